@@ -1,14 +1,12 @@
 //! The connections to workers, as the links ask for them.
 
-use std::sync::Weak;
-
 use packhorse_control::Target;
 use packhorse_links::Connect;
 use packhorse_serving::ReplicaKey;
 use packhorse_wire::WorkerIdentity;
 use tokio::runtime::Handle;
 
-use super::{inbox::Inbox, message::DriverMessage};
+use super::message::{DriverMessage, Post};
 use crate::{
     clock::Clock,
     input_memory::InputMemories,
@@ -18,8 +16,7 @@ use crate::{
 /// Makes connections whose events come to the driver's inbox.
 #[derive(Debug)]
 pub(super) struct Connector {
-    /// Weak, so that the data plane ends with its last handle.
-    pub(super) inbox: Weak<Inbox>,
+    pub(super) inbox: Post,
     /// The runtime of the links.
     pub(super) links: Handle,
     pub(super) clock: Clock,
@@ -48,9 +45,7 @@ impl Connect for Connector {
         };
         let (inbox, clock) = (self.inbox.clone(), self.clock);
         WorkerLink::open(&self.links, endpoint, self.config.clone(), move |event| {
-            if let Some(inbox) = inbox.upgrade() {
-                inbox.send(DriverMessage::Link(key, event, clock.now()));
-            }
+            inbox.send(DriverMessage::Link(key, event, clock.now()));
         })
     }
 }

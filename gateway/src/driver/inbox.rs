@@ -12,7 +12,10 @@ use std::{
 use packhorse_cluster::Time;
 use tokio_util::sync::CancellationToken;
 
-use super::{message::DriverMessage, task::Driver};
+use super::{
+    message::{DriverMessage, Post},
+    task::{Driver, Next},
+};
 use crate::clock::Clock;
 
 /// The most messages that are handled at one time of the clock.
@@ -54,28 +57,27 @@ enum Place {
     Ended,
 }
 
-/// What a driver does next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
-    /// It waits for messages, until this time if there is one.
-    Wait(Option<Time>),
-    /// It ends.
-    End,
-}
-
 impl Inbox {
-    /// Creates an inbox with the driver that `driver` makes, which may keep the weak handle.
-    pub(super) fn new(clock: Clock, driver: impl FnOnce(Weak<Self>) -> Driver) -> Arc<Self> {
-        Arc::new_cyclic(|weak| Self {
-            clock,
-            state: Mutex::new(State {
-                messages: VecDeque::new(),
-                driver: Place::Idle(Box::new(driver(Weak::clone(weak)))),
-                wake: None,
-                sleeps_until: None,
-            }),
-            call: Condvar::new(),
-            ended: CancellationToken::new(),
+    /// Creates an inbox with the driver that `driver` makes.
+    pub(super) fn new(clock: Clock, driver: impl FnOnce(Post) -> Driver) -> Arc<Self> {
+        Arc::new_cyclic(|weak: &Weak<Self>| {
+            let weak = Weak::clone(weak);
+            let post = Post::new(move |message| {
+                if let Some(inbox) = weak.upgrade() {
+                    inbox.send(message);
+                }
+            });
+            Self {
+                clock,
+                state: Mutex::new(State {
+                    messages: VecDeque::new(),
+                    driver: Place::Idle(Box::new(driver(post))),
+                    wake: None,
+                    sleeps_until: None,
+                }),
+                call: Condvar::new(),
+                ended: CancellationToken::new(),
+            }
         })
     }
 

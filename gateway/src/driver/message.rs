@@ -1,6 +1,6 @@
 //! The messages to the driver's task.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use packhorse_cluster::{ReplicaId, Time};
 use packhorse_control::{ComputedWork, ServeChange};
@@ -29,4 +29,25 @@ pub(super) enum DriverMessage {
     Link(ReplicaKey, LinkEvent, Time),
     /// Ends the task once the last request is answered, or this time has passed; no further request is taken.
     Shutdown(Duration),
+}
+
+/// The way of messages into the inbox, for links: it does not keep the data plane alive.
+#[derive(Clone)]
+pub(super) struct Post(Arc<dyn Fn(DriverMessage) + Send + Sync>);
+
+impl Post {
+    pub(super) fn new(send: impl Fn(DriverMessage) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(send))
+    }
+
+    /// Sends a message, unless the data plane has ended.
+    pub(super) fn send(&self, message: DriverMessage) {
+        (self.0)(message);
+    }
+}
+
+impl fmt::Debug for Post {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Post").finish_non_exhaustive()
+    }
 }

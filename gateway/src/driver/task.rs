@@ -5,7 +5,7 @@ mod pending;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Weak, atomic::Ordering::Relaxed},
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use packhorse_cluster::{ModelId, ModelName, ModelSpec, ReplicaId, Time};
@@ -25,8 +25,7 @@ use super::{
     catalog::{Catalog, Phase},
     config::DataPlaneConfig,
     connector::Connector,
-    inbox::{Inbox, Next},
-    message::DriverMessage,
+    message::{DriverMessage, Post},
     request::{SubmittedRequest, UnansweredRequest},
     requested_model::RequestedModel,
     served_model::ServedModel,
@@ -45,6 +44,15 @@ use crate::{
 /// own inputs are larger is still sent, alone.
 const MAX_BATCH_BYTES: u64 = 64 << 20;
 
+/// What a driver does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It waits for messages, until this time if there is one.
+    Wait(Option<Time>),
+    /// It ends.
+    End,
+}
+
 /// What the driver publishes.
 #[derive(Debug)]
 pub(super) struct Publishes {
@@ -54,7 +62,7 @@ pub(super) struct Publishes {
     pub(super) links: mpsc::UnboundedSender<LinkChange>,
 }
 
-/// The driver of the engine. One thread at a time has it: see [`Inbox`].
+/// The driver of the engine. One thread at a time has it: that which handles the messages of its inbox.
 #[derive(Debug)]
 pub(super) struct Driver {
     telemetry: Telemetry,
@@ -86,7 +94,7 @@ impl Driver {
         clock: Clock,
         telemetry: Telemetry,
         memory: MemoryBudget,
-        inbox: Weak<Inbox>,
+        inbox: Post,
         links: Handle,
         publishes: Publishes,
     ) -> Self {

@@ -13,7 +13,8 @@ use tokio::{
 };
 
 use super::{
-    connection::{Connection, ConnectionError},
+    connection::Connection,
+    connection_error::ConnectionError,
     link_event::LinkEvent,
     socket::{ClearStream, WorkerStream, connect, connect_locally, secure},
 };

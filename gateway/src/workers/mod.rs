@@ -4,6 +4,7 @@
 //! A link makes no decisions: it reports events to its owner ([`LinkEvent`]) and sends the batches that it is given.
 
 mod connection;
+mod connection_error;
 mod link;
 mod link_event;
 mod outgoing;

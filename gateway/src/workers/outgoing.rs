@@ -19,7 +19,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{connection::ConnectionError, shared_memory::SharedMemory};
+use super::{connection_error::ConnectionError, shared_memory::SharedMemory};
 
 /// The most bytes that the forming thread sends: for more, copying them takes as long as waking the task.
 const DIRECT_LIMIT: usize = 16 << 10;

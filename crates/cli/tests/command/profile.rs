@@ -37,7 +37,7 @@ async fn profiles_are_shown_for_people_and_programs() {
     let expected = json!({
         "model": "m", "device_kind": "cpu-x", "batch_size": 2, "compute_share_pct": 100.0, "latency_ms": 16.0,
         "latency_p99_ms": null, "memory_mib": null, "achieved_occupancy_pct": null, "mean_occupancy_pct": null,
-        "sm_utilization_pct": 50.0,
+        "sm_utilization_pct": 50.0, "source": "measured",
     });
     assert_eq!((rows.as_array().unwrap().len(), &rows[1]), (2, &expected));
     // 2 requests in 16 ms are 125 a second.
@@ -52,7 +52,7 @@ async fn profiles_are_shown_for_people_and_programs() {
     assert_eq!(
         line,
         [
-            "m", "cpu-x", "100", "2", "16.00", "-", "125", "-", "-", "-", "50"
+            "m", "cpu-x", "100", "2", "16.00", "-", "125", "-", "-", "-", "50", "measured"
         ]
     );
 }

@@ -44,10 +44,12 @@ fn is_answered(now: Time) -> bool {
 }
 
 /// Reads the scenario in which the load moves from one model to the other.
+/// On three devices `goodput` has a first plan that suffices for the whole evening.
 fn evening() -> Scenario {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scenarios/ramp");
     let read = |name: &str| fs::read_to_string(folder.join(name));
     let text = read("evening.toml").unwrap();
+    let text = text.replace("count = 3", "count = 2");
     Scenario::parse(&text, &mut |name| read(name).map_err(|e| e.to_string())).unwrap()
 }
 
