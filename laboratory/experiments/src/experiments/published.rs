@@ -34,8 +34,9 @@ const REASONS: [(&str, &str); 2] = [
     ),
     (
         "memory short",
-        "Memory short, with two GPUs: hundreds of models share an overloaded device, each with few requests. `flex` compares the batches of all models and computes the largest, while the engine decides \
-         for each model alone and lets replicas compute beside each other: the same groups of `herd` reach much less with `deadline`.",
+        "Memory short, with two and four GPUs: hundreds of models share an overloaded device, each with few requests. `flex` compares the batches of all models and computes the largest, while the engine decides \
+         for each model alone and lets replicas compute beside each other: the same groups of `herd` reach much less with `deadline`. \
+         With four, `clockwork` serves models whose weights do not fit, which it loads when they are needed.",
     ),
 ];
 
