@@ -83,9 +83,16 @@ def test_a_model_is_measured_planned_and_served_on_a_gpu(gpus: Cluster, tmp_path
     answer = ask(gpus, "m", [1.0, 2.5, -3.0])
     assert answer.status == 200, answer
     assert answer.json()["outputs"][0]["data"] == [2.0, 5.0, -6.0]
-    shown = gpus.admin.get("/v1/models/m")
-    assert len(shown["profiled_on"]) == 3
-    (replica,) = shown["replicas"]
+
+    def measured() -> dict | None:
+        """Its replica once it is measured; until then it is served by its estimate."""
+        shown = gpus.admin.get("/v1/models/m")
+        if len(shown["profiled_on"]) < 3 or shown["state"] != "ready" or len(shown["replicas"]) != 1:
+            return None
+        (replica,) = shown["replicas"]
+        return replica if replica["memory_bytes"] and replica["capacity"] else None
+
+    replica = wait_until(measured, "the measurements on three kinds of device")
     # What libtorch's allocator took, in its steps of 2 MiB, and what the runtime says this process may use.
     assert replica["memory_bytes"] > 0 and replica["memory_bytes"] % (2 << 20) == 0
     assert replica["capacity"] == {"batch_size": 8, "in_flight": 2, "multiprocessors": 132}

@@ -124,7 +124,7 @@ pub(super) async fn infer(
         }
         Err(error) => {
             tracing::debug!(
-                request.id = identity.id(), model.name = %path.requested.name(), http.status = error.status().as_u16(),
+                request.id = identity.id(), model.name = %path.requested.last().id(), http.status = error.status().as_u16(),
                 error = error.message(), "a request was not answered"
             );
             body.discard();
