@@ -64,7 +64,7 @@ impl VariantMix {
     /// what was found.
     ///
     /// # Errors
-    /// That of the first call.
+    /// The error of the first call.
     pub fn find<T, E>(
         mut place: impl FnMut(Self) -> Result<T, E>,
         is_enough: impl Fn(&T) -> bool,

@@ -131,7 +131,7 @@ impl PlanningInput {
     /// Has a policy make the plan of the mix of variants whose predicted answers are right most often. Without families it makes one plan.
     ///
     /// # Errors
-    /// That of the policy's first call.
+    /// The error of the policy's first call.
     pub fn place<E>(
         &self,
         mut place: impl FnMut(&Problem) -> Result<Plan, E>,

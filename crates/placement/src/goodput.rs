@@ -8,7 +8,7 @@
 //! continues with more randomness. `tests/optimum.rs` states the loss against the best of all placements of small problems. A
 //! model may have several replicas on one device: small batches that leave most multiprocessors idle run beside each other.
 //!
-//! What the expected rates leave free is for models that get more than expected ([`surge`]).
+//! Devices that the expected rates leave free get replicas for models that may get more than expected ([`surge`]).
 //!
 //! Large clusters are divided into [`cells`]; [`search_limits`] has the limits of their size and of the search. With more effort than the
 //! default ([`PolicyOptions::effort`]) the policy searches a second time, and the better result is the plan: if the budget ends in the

@@ -131,35 +131,30 @@ impl Inbox {
                     state.driver = Place::Ended;
                     return;
                 }
-                Place::Left(driver) => {
-                    drop(state);
-                    self.handle(driver, usize::MAX);
-                    state = self.lock();
-                }
-                Place::Idle(driver) if due => {
-                    drop(state);
-                    self.handle(driver, usize::MAX);
-                    state = self.lock();
-                }
-                place => {
-                    // A thread that has the driver says anew when it is due.
-                    let is_idle = matches!(place, Place::Idle(_));
-                    state.driver = place;
-                    let wake = state.wake.filter(|_| is_idle);
-                    state.sleeps_until = wake;
+                Place::Idle(driver) if !due => {
+                    state.driver = Place::Idle(driver);
+                    let wake = state.wake;
                     state = self.sleep(state, wake);
-                    state.sleeps_until = Some(Time::ZERO);
                 }
+                Place::Idle(driver) | Place::Left(driver) => {
+                    drop(state);
+                    self.handle(driver, usize::MAX);
+                    state = self.lock();
+                }
+                // The thread that has it says anew when it is due.
+                Place::Taken => state = self.sleep(state, None),
             }
         }
     }
 
+    /// Waits until the thread is called, at most until this time.
     fn sleep<'a>(
         &self,
-        state: MutexGuard<'a, State>,
+        mut state: MutexGuard<'a, State>,
         until: Option<Time>,
     ) -> MutexGuard<'a, State> {
-        match until {
+        state.sleeps_until = until;
+        let mut state = match until {
             None => self
                 .call
                 .wait(state)
@@ -171,7 +166,10 @@ impl Inbox {
                 let woken = self.call.wait_timeout(state, left);
                 woken.unwrap_or_else(PoisonError::into_inner).0
             }
-        }
+        };
+        // The thread looks at everything before it sleeps again.
+        state.sleeps_until = Some(Time::ZERO);
+        state
     }
 
     /// Handles the messages until there is none, or `limit` is reached. Each time of the clock is one time for the engine.

@@ -44,7 +44,7 @@ use crate::{
 /// own inputs are larger is still sent, alone.
 const MAX_BATCH_BYTES: u64 = 64 << 20;
 
-/// What a driver does next.
+/// The next step of a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// It waits for messages, until this time if there is one.
@@ -53,7 +53,7 @@ pub(super) enum Next {
     End,
 }
 
-/// What the driver publishes.
+/// The channels on which the driver publishes.
 #[derive(Debug)]
 pub(super) struct Publishes {
     /// The present models, for the handlers.

@@ -207,13 +207,13 @@ mod tests {
         let telemetry = Telemetry::new(clock, MemoryBudget::new(0), TelemetryConfig::default());
         let model = telemetry.model(&id("m:3"));
         let course = RequestCourse::default();
-        let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1);
+        let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1, false);
         begin().end(RequestOutcome::Answered, course);
         begin().end(RequestOutcome::Refused(Refusal::NoReplica), course);
         begin().end(RequestOutcome::Failed, course);
         drop(begin());
         model
-            .begin_request(clock.now(), Duration::ZERO, 1)
+            .begin_request(clock.now(), Duration::ZERO, 1, false)
             .end(RequestOutcome::Answered, course);
 
         let text = telemetry.metrics_text();
@@ -252,7 +252,7 @@ mod tests {
         assert!(!telemetry.metrics_text().contains("stays"), "an idle model");
         for model in ["gone:1", "stays:1"] {
             let model = telemetry.model(&id(model));
-            let meter = model.begin_request(Time::ZERO, Duration::ZERO, 1);
+            let meter = model.begin_request(Time::ZERO, Duration::ZERO, 1, false);
             meter.end(RequestOutcome::Expired, RequestCourse::default());
         }
         telemetry.remove_model(&id("gone:1"));

@@ -193,40 +193,24 @@ impl ModelTelemetry {
         }
     }
 
-    /// Begins a valid request whose head arrived at `arrived`.
+    /// Begins a valid request whose head arrived at `arrived`. One for the model's family is counted where it ends, by default here.
     pub(crate) fn begin_request(
-        self: &Arc<Self>,
-        arrived: Time,
-        slo: Duration,
-        rows: u32,
-    ) -> RequestMeter {
-        let meter = self.meter(arrived, slo, rows, false);
-        self.count_arrival(meter.receive);
-        meter
-    }
-
-    /// Begins a valid request for the model's family. It is counted where it ends, by default here.
-    pub(crate) fn begin_family_request(
-        self: &Arc<Self>,
-        arrived: Time,
-        slo: Duration,
-        rows: u32,
-    ) -> RequestMeter {
-        self.meter(arrived, slo, rows, true)
-    }
-
-    fn meter(
         self: &Arc<Self>,
         arrived: Time,
         slo: Duration,
         rows: u32,
         for_family: bool,
     ) -> RequestMeter {
+        let now = self.clock.now();
+        let receive = now.saturating_since(arrived);
+        if !for_family {
+            self.count_arrival(now, receive);
+        }
         RequestMeter {
             model: Arc::clone(self),
             arrived,
             slo,
-            receive: self.clock.now().saturating_since(arrived),
+            receive,
             rows,
             identity: None,
             for_family,
@@ -234,8 +218,7 @@ impl ModelTelemetry {
         }
     }
 
-    fn count_arrival(&self, receive: Duration) {
-        let now = self.clock.now();
+    fn count_arrival(&self, now: Time, receive: Duration) {
         self.arrived.fetch_add(1, Relaxed);
         self.observe(Stage::Receive, receive);
         self.with_window(|window| window.count(now, |counts| counts.offered += 1));
@@ -276,11 +259,7 @@ impl ModelTelemetry {
         identity: RequestIdentity,
         for_family: bool,
     ) {
-        let meter = if for_family {
-            self.begin_family_request(arrived, Duration::ZERO, 0)
-        } else {
-            self.begin_request(arrived, Duration::ZERO, 0)
-        };
+        let meter = self.begin_request(arrived, Duration::ZERO, 0, for_family);
         let meter = meter.identified(identity);
         let refusal = RequestOutcome::Refused(Refusal::NoReplica);
         meter.end(refusal, RequestCourse::default());
@@ -396,7 +375,7 @@ impl ModelTelemetry {
     ) -> Duration {
         let now = self.clock.now();
         if request.for_family {
-            self.count_arrival(request.receive);
+            self.count_arrival(now, request.receive);
             self.for_family.fetch_add(1, Relaxed);
         }
         let latency = now.saturating_since(request.arrived);

@@ -1,4 +1,4 @@
-//! What a link reports to its owner.
+//! The events that a link reports to its owner.
 
 use bytes::Bytes;
 use packhorse_wire::{FailureHeader, ResultHeader};

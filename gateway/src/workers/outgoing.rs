@@ -51,14 +51,14 @@ pub(super) enum Outgoing {
     Rest(Vec<Bytes>),
 }
 
-/// What both senders of a connection share with its receiver.
+/// The state that both senders of a connection share with its receiver.
 #[derive(Debug)]
 pub(super) struct Sending {
     pub(super) outstanding: Outstanding,
     pub(super) shared: Option<SharedMemory>,
     /// A second handle of the socket; `None` within TLS, which the task must encrypt.
     socket: Option<Socket>,
-    /// What the task has not sent yet.
+    /// The number of batches, and rests of them, that the task has not sent yet.
     queued: AtomicUsize,
 }
 
@@ -310,13 +310,35 @@ mod tests {
         ids
     }
 
-    #[tokio::test]
-    async fn batches_arrive_whole_and_in_order_whoever_sends_them() {
+    /// Returns a connection's two ends, and a second handle of the first.
+    fn sockets() -> (UnixStream, UnixStream, Socket) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         for stream in [&ours, &theirs] {
             stream.set_nonblocking(true).unwrap();
         }
         let socket = Socket::from(OwnedFd::from(ours.try_clone().unwrap()));
+        (ours, theirs, socket)
+    }
+
+    /// Runs the task of the connection until all batches have arrived, and returns their numbers.
+    async fn send_and_receive(
+        ours: UnixStream,
+        theirs: UnixStream,
+        queue: Queue,
+        sending: &Sending,
+    ) -> Vec<u64> {
+        let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
+        let theirs = tokio::net::UnixStream::from_std(theirs).unwrap();
+        let (_, write) = ours.split();
+        tokio::select! {
+            error = send_all(write, queue, sending) => panic!("{error}"),
+            received = ids(theirs) => received,
+        }
+    }
+
+    #[tokio::test]
+    async fn batches_arrive_whole_and_in_order_whoever_sends_them() {
+        let (ours, theirs, socket) = sockets();
         let (mut sender, sending, queue) = BatchSender::new(1000, None, Some(socket));
         sender.send(batch(0, 100));
         assert_eq!(
@@ -336,26 +358,14 @@ mod tests {
             sender.send(batch(id, DIRECT_LIMIT / 2));
         }
         drop(sender);
-        let (mut ours, theirs) = (
-            tokio::net::UnixStream::from_std(ours).unwrap(),
-            tokio::net::UnixStream::from_std(theirs).unwrap(),
-        );
-        let (_, write) = ours.split();
-        let received = tokio::select! {
-            error = send_all(write, queue, &sending) => panic!("{error}"),
-            received = ids(theirs) => received,
-        };
+        let received = send_and_receive(ours, theirs, queue, &sending).await;
         assert_eq!(received, (0..200).collect::<Vec<_>>());
         assert_eq!(sending.queued.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
     async fn the_rest_of_a_batch_is_sent_by_the_task() {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        for stream in [&ours, &theirs] {
-            stream.set_nonblocking(true).unwrap();
-        }
-        let socket = Socket::from(OwnedFd::from(ours.try_clone().unwrap()));
+        let (ours, theirs, socket) = sockets();
         let (mut sender, sending, queue) = BatchSender::new(u32::MAX - 1, None, Some(socket));
         let mut count = 0;
         while sending.queued.load(Ordering::Relaxed) == 0 {
@@ -365,15 +375,7 @@ mod tests {
         }
         sender.send(batch(count, 10));
         drop(sender);
-        let (mut ours, theirs) = (
-            tokio::net::UnixStream::from_std(ours).unwrap(),
-            tokio::net::UnixStream::from_std(theirs).unwrap(),
-        );
-        let (_, write) = ours.split();
-        let received = tokio::select! {
-            error = send_all(write, queue, &sending) => panic!("{error}"),
-            received = ids(theirs) => received,
-        };
+        let received = send_and_receive(ours, theirs, queue, &sending).await;
         assert_eq!(received, (0..=count).collect::<Vec<_>>());
     }
 

@@ -177,16 +177,8 @@ impl ReceivedBody {
 
     fn finish(self) -> ByteRope {
         match self {
-            Self::Placed(place, filled) => {
-                let mut rope = ByteRope::new();
-                rope.push(Bytes::from_owner(place).slice(..filled));
-                rope
-            }
-            Self::OnePiece(bytes) => {
-                let mut rope = ByteRope::new();
-                rope.push(bytes.freeze());
-                rope
-            }
+            Self::Placed(place, filled) => ByteRope::from(Bytes::from_owner(place).slice(..filled)),
+            Self::OnePiece(bytes) => ByteRope::from(bytes.freeze()),
             Self::Pieces(pieces) => pieces.finish(),
         }
     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use memchr::memmem;
 use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming};
 use packhorse_cluster::{
-    Datatype, Dim, ModelId, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
+    Datatype, Dim, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
 };
 use packhorse_protocol::{
     ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, NonFinite,
@@ -111,7 +111,7 @@ pub(super) async fn infer(
             let timing = parts.headers.contains_key(STAGES_HEADER);
             let timing = timing.then(|| answered.timing());
             let variant = path.requested.family.is_some();
-            let variant = variant.then(|| HeaderValue::try_from(answered.model.to_string()));
+            let variant = variant.then(|| HeaderValue::try_from(answered.model.id().to_string()));
             let mut response = response(answered.message, answered.memory);
             if let Some(Ok(value)) = timing.map(|timing| HeaderValue::try_from(timing.to_string()))
             {
@@ -148,7 +148,7 @@ struct Arrival<'a> {
 #[derive(Debug)]
 pub(crate) struct TracedAnswer {
     /// The model that answered.
-    pub(crate) model: ModelId,
+    pub(crate) model: Arc<ServedModel>,
     /// The answer.
     pub(crate) message: Message,
     /// The reserved memory of the answer.
@@ -270,13 +270,8 @@ async fn answer(
         }
     }
     let slo = model.spec.slo;
-    let meter = match requested.family {
-        Some(_) => {
-            let telemetry = &requested.last().telemetry;
-            telemetry.begin_family_request(arrival.at, slo, rows)
-        }
-        None => model.telemetry.begin_request(arrival.at, slo, rows),
-    };
+    let telemetry = &requested.last().telemetry;
+    let meter = telemetry.begin_request(arrival.at, slo, rows, requested.family.is_some());
     let meter = meter.identified(identity);
     let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let submission = Submission {
@@ -300,7 +295,7 @@ async fn answer(
     };
     let course = answered.course;
     let meter = meter.counted_with(&answered.model.telemetry);
-    let answered_by = answered.model.id().clone();
+    let answered_by = Arc::clone(&answered.model);
     let answer = Answer {
         model: answered.model,
         family: requested.family.clone(),
