@@ -352,9 +352,10 @@ fn memory_of_activations_is_kept_unless_a_bench_of_the_defaults_is_wanted() {
         report["minor_faults_per_batch"].as_f64().unwrap()
     };
     let (kept, defaults) = (faults(&[]), faults(&["--defaults"]));
-    // A batch has 64 MiB of activations.
+    // A batch has 64 MiB of activations, 16384 pages. Where memory is kept, only the first
+    // batches touch new pages, and a busy machine computes few batches to spread these over.
     assert!(
-        kept < 100.0 && kept < defaults,
-        "{kept} {defaults} page faults"
+        kept < defaults / 10.0,
+        "{kept} page faults per batch where memory is kept, {defaults} by default"
     );
 }
