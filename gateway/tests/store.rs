@@ -77,6 +77,7 @@ fn plan(generation: u64) -> PlanRecord {
                 ..ReplicaSpec::new(model.clone(), "n/sim0".parse().unwrap(), 8)
             },
             phase: ReplicaPhase::Planned,
+            worker: None,
         }],
         device_kinds: [("n/sim0".parse().unwrap(), "T4".parse().unwrap())].into(),
         forecasts: vec![Forecast {

@@ -426,7 +426,7 @@ int packhorse_operators(const char *path, const int64_t *batches, size_t batch_c
       }
     }
     // Optimising takes longer than the run.
-    torch::jit::setGraphExecutorOptimize(false);
+    const torch::jit::GraphOptimizerEnabledGuard as_is(false);
     std::ostringstream out;
     out << "parameters," << count << ',' << bytes << '\n';
     for (size_t batch = 0; batch < batch_count; ++batch) {

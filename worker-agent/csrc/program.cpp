@@ -121,8 +121,7 @@ size_t argument_count(Package &package) {
 //
 // torch::jit::optimize_for_inference runs a third pass, FrozenLinearTranspose, on every device. It keeps the weights of linear layers twice
 // and adds their bias by an operator of its own, which is no faster on the CPU and a kernel more on a GPU.
-void optimize_frozen(const torch::jit::Module &module) {
-  auto graph = module.get_method("forward").graph();
+void optimize_frozen(std::shared_ptr<torch::jit::Graph> graph) {
   torch::jit::FuseFrozenConvAddRelu(graph);
   torch::jit::ConvertFrozenOpsToMKLDNN(graph);
   // The weights in their old layout are constants that nothing uses.
@@ -136,6 +135,35 @@ std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std
   std::vector<torch::jit::IValue> arguments(inputs.begin(), inputs.end());
   inputs.clear();
   return tensors_of(module.module.forward(std::move(arguments)));
+}
+
+std::vector<at::Tensor> arguments_of(packhorse_tensor *const *inputs, size_t count) {
+  std::vector<at::Tensor> arguments;
+  for (size_t i = 0; i < count; ++i) {
+    arguments.push_back(*unwrap(inputs[i]));
+  }
+  return arguments;
+}
+
+// Writes the results of a run, which then belong to the caller alone; none if there are more than `capacity`. Returns a code.
+int hand_out(std::vector<at::Tensor> results, packhorse_tensor **outputs, size_t capacity, char **message) {
+  if (results.size() > capacity) {
+    return PACKHORSE_OK;
+  }
+  for (auto &output : results) {
+    if (output.layout() != c10::kStrided) {
+      set_message(message, "a sparse tensor");
+      return PACKHORSE_NO_TENSORS;
+    }
+    // A program may return an input, or a buffer that its next run overwrites, and that run may begin before this output is copied out.
+    if (output.use_count() > 1 || output.storage().use_count() > 1) {
+      output = output.clone(at::MemoryFormat::Contiguous);
+    }
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    outputs[i] = wrap(std::move(results[i]));
+  }
+  return PACKHORSE_OK;
 }
 
 }  // namespace
@@ -158,7 +186,7 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
       loaded = torch::jit::freeze(loaded);
     }
     if (optimization >= PACKHORSE_OPTIMIZED) {
-      optimize_frozen(loaded);
+      optimize_frozen(loaded.get_method("forward").graph());
     }
     *module = new packhorse_module{std::move(loaded), nullptr};
     if (cuda_device >= 0) {
@@ -190,33 +218,12 @@ int packhorse_module_forward(packhorse_module *module, const packhorse_stream *s
                              char **message) {
   return guarded(message, [&]() -> int {
     const CurrentStream current(*stream);
-    std::vector<at::Tensor> arguments;
-    for (size_t i = 0; i < input_count; ++i) {
-      arguments.push_back(*unwrap(inputs[i]));
-    }
-    std::optional<std::vector<at::Tensor>> tensors = run_program(*module, std::move(arguments));
+    std::optional<std::vector<at::Tensor>> tensors = run_program(*module, arguments_of(inputs, input_count));
     if (!tensors) {
       return PACKHORSE_NO_TENSORS;
     }
     *output_count = tensors->size();
-    if (tensors->size() > capacity) {
-      return PACKHORSE_OK;
-    }
-    for (auto &output : *tensors) {
-      if (output.layout() != c10::kStrided) {
-        set_message(message, "a sparse tensor");
-        return PACKHORSE_NO_TENSORS;
-      }
-      // A program may return an input, or a buffer that its next run overwrites, and that run may begin before this output is copied
-      // out.
-      if (output.use_count() > 1 || output.storage().use_count() > 1) {
-        output = output.clone(at::MemoryFormat::Contiguous);
-      }
-    }
-    for (size_t i = 0; i < tensors->size(); ++i) {
-      outputs[i] = wrap(std::move((*tensors)[i]));
-    }
-    return PACKHORSE_OK;
+    return hand_out(std::move(*tensors), outputs, capacity, message);
   });
 }
 

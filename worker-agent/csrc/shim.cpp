@@ -6,6 +6,7 @@
 // The following use streams.
 #include "program.cpp"
 // Uses programs.
+#include "backbone.cpp"
 #include "graph.cpp"
 #include "operators.cpp"
 #include "profiler.cpp"

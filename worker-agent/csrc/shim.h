@@ -36,6 +36,7 @@ enum {
 };
 
 typedef struct packhorse_module packhorse_module;
+typedef struct packhorse_backbone packhorse_backbone;
 typedef struct packhorse_tensor packhorse_tensor;  // an at::Tensor, as in tch
 // A stream of a CUDA device; on the CPU the calling thread.
 typedef struct packhorse_stream packhorse_stream;
@@ -74,6 +75,32 @@ void packhorse_module_free(packhorse_module *module);
 // packhorse_message_free.
 int packhorse_operators(const char *path, const int64_t *batches, size_t batch_count, const int *scalar_types, const int64_t *dims,
                         const size_t *ranks, size_t input_count, char **text, char **message);
+
+// Programs with a shared backbone (backbone.cpp).
+
+// Loads TorchScript files, frozen and optimised. Equal weights, and the operators with which all programs begin, exist once.
+int packhorse_backbone_load(const char *const *paths, size_t count, int cuda_device, packhorse_backbone **backbone,
+                            char **message);
+
+// Writes 1 to `keeps` if the shared operators keep the rows of these inputs apart: all tensors that the heads take from them have the rows as
+// their first dimension. Only then may a batch have rows for several programs.
+int packhorse_backbone_keeps_rows(packhorse_backbone *backbone, const packhorse_stream *stream, packhorse_tensor *const *inputs,
+                                  size_t input_count, int *keeps, char **message);
+
+// Runs several batches together, of which each is for one of the programs: the shared operators once on the rows of all of them, and each
+// head once. `inputs` has the inputs of the batches one after the other, `input_count` for each. Writes the outputs of the batches one after
+// the other, and the number of each batch's outputs; if there are more than `capacity` in all, only the numbers. Of one batch alone the rows
+// need not be kept apart.
+int packhorse_backbone_forward(packhorse_backbone *backbone, const packhorse_stream *stream, packhorse_tensor *const *inputs,
+                               size_t input_count, const size_t *programs, size_t batch_count, packhorse_tensor **outputs,
+                               size_t capacity, size_t *output_counts, char **message);
+
+// Writes the operators of a TorchScript file that read weights as lines:
+//   DIGEST,BYTES OF WEIGHTS
+// Two programs share an operator if its digest is the same in both and not 0. The caller frees `text` with packhorse_message_free.
+int packhorse_backbone_weights(const char *path, char **text, char **message);
+
+void packhorse_backbone_free(packhorse_backbone *backbone);
 
 // Recorded runs (graph.cpp).
 

@@ -323,6 +323,25 @@ impl fmt::Display for Generation {
     }
 }
 
+/// The identity of a set of replicas on one device whose programs share a backbone, so that one worker runs them. It follows from the
+/// programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BackboneId(u64);
+
+impl BackboneId {
+    /// Returns the identity of the set of replicas with these programs that has this number on its device.
+    pub fn new(artifacts: impl IntoIterator<Item = ArtifactDigest>, number: u64) -> Self {
+        let first_bytes = |digest: ArtifactDigest| {
+            let (first, _) = digest.0.split_first_chunk().expect("a digest has 32 bytes");
+            u64::from_le_bytes(*first)
+        };
+        let words = artifacts.into_iter().map(first_bytes);
+        let programs = words.fold(0_u64, |id, word| id.rotate_left(7) ^ word);
+        Self(programs.wrapping_add(number))
+    }
+}
+
 /// The identity of a replica while it exists, written `GENERATION-NUMBER`: the plan that first contained it, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -29,8 +29,8 @@ pub use discipline::{Discipline, NotLive, UnknownDiscipline};
 pub use explanation::{Bound, Change, Explanation, Remedy};
 pub use family::{Mixed, VariantMix, VariantOf, by_accuracy};
 pub use id::{
-    ArtifactDigest, ClusterId, DeviceId, DeviceKind, Generation, IdError, ModelId, ModelName,
-    ModelVersion, NodeName, ReplicaId,
+    ArtifactDigest, BackboneId, ClusterId, DeviceId, DeviceKind, Generation, IdError, ModelId,
+    ModelName, ModelVersion, NodeName, ReplicaId,
 };
 pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program, RateMode, UnknownRateMode};
 pub use model_state::ModelState;

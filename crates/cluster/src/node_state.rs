@@ -31,9 +31,19 @@ pub struct WantedReplica {
     /// it rises, the agent restarts the worker.
     #[serde(default)]
     pub attempt: u32,
+    /// The identity of the worker, which runs all replicas with the same one because their programs share a backbone; none if the replica has
+    /// a worker of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub worker: Option<ReplicaId>,
 }
 
 impl WantedReplica {
+    /// Returns the identity of the replica's worker: that of the replica itself unless it shares one.
+    pub fn worker(&self) -> ReplicaId {
+        self.worker.unwrap_or(self.id)
+    }
+
     /// Returns true if a worker that runs this replica can run the other unchanged. Only the planned memory and the attempt may differ:
     /// the memory changes with a new profile, which is no reason to stop a worker, and a new attempt is another worker of the same
     /// replica.

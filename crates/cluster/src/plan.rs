@@ -1,6 +1,9 @@
 //! The output of a placement policy, and its only validity check.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use crate::{
     ByteCount, ComputeShare, DeviceIndex, ModelId, PlannedReplica, Problem, RequestsPerSecond,
@@ -130,6 +133,7 @@ impl Plan {
             });
         }
         let mut used: BTreeMap<DeviceIndex, (ByteCount, f64)> = BTreeMap::new();
+        let mut workers = BTreeSet::new();
         for (i, replica) in self.replicas.iter().enumerate() {
             let (Some(model), Some(device)) = (
                 problem.models.get(replica.model.0),
@@ -165,10 +169,18 @@ impl Plan {
                 });
             }
             let on_device = used.entry(replica.device).or_default();
-            on_device.0 = on_device
-                .0
-                .saturating_add(profile.memory(replica.batch_size).unwrap_or_default());
-            on_device.1 += replica.compute_share.map_or(0.0, ComputeShare::get);
+            // Replicas that share a worker have its memory and its share together.
+            let is_first = replica
+                .backbone
+                .is_none_or(|backbone| workers.insert((replica.device, backbone)));
+            let memory = match replica.backbone {
+                Some(_) => replica.memory,
+                None => profile.memory(replica.batch_size),
+            };
+            on_device.0 = on_device.0.saturating_add(memory.unwrap_or_default());
+            if is_first {
+                on_device.1 += replica.compute_share.map_or(0.0, ComputeShare::get);
+            }
         }
         for (device, (memory, sum)) in used {
             let capacity = problem.devices[device.0].memory;

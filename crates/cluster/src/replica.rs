@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::{ByteCount, ComputeShare, DeviceId, DeviceIndex, ModelId, ModelIndex, ReplicaId};
+use crate::{
+    BackboneId, ByteCount, ComputeShare, DeviceId, DeviceIndex, ModelId, ModelIndex, ReplicaId,
+};
 
 /// The specification of a replica: one model on one device, as a plan decides it. Model and device are indices of a problem in the output
 /// of a policy, and names everywhere else.
@@ -18,8 +20,11 @@ pub struct ReplicaSpec<M = ModelId, D = DeviceId> {
     pub compute_share: Option<ComputeShare>,
     /// The period in which a time-shared device gives this replica one turn; `None` if the device is not time-shared.
     pub duty_cycle: Option<Duration>,
-    /// The device memory that the replica needs according to its profile; `None` if unknown.
+    /// The device memory that the replica needs according to its profile; `None` if unknown. Of replicas that share a worker the first has the
+    /// memory of all, and the others have none.
     pub memory: Option<ByteCount>,
+    /// The backbone that the replica shares with others on its device; `None` if it has a worker of its own.
+    pub backbone: Option<BackboneId>,
 }
 
 /// A replica in the output of a placement policy.
@@ -34,6 +39,8 @@ pub struct Replica<M = ModelId> {
     pub spec: ReplicaSpec<M>,
     /// The phase of the replica.
     pub phase: ReplicaPhase,
+    /// The identity of the worker that runs the replica, which is that of its first replica; `None` if the replica has one of its own.
+    pub worker: Option<ReplicaId>,
 }
 
 /// The phase of a replica between the plan that introduces it and its end.
@@ -48,6 +55,11 @@ pub enum ReplicaPhase {
 }
 
 impl<M> Replica<M> {
+    /// Returns the identity of the worker: that of the replica itself unless it shares one.
+    pub fn worker(&self) -> ReplicaId {
+        self.worker.unwrap_or(self.id)
+    }
+
     /// Returns true if the newest plan has the replica.
     pub fn is_planned(&self) -> bool {
         self.phase == ReplicaPhase::Planned
@@ -64,6 +76,7 @@ impl<M, D> ReplicaSpec<M, D> {
             compute_share: None,
             duty_cycle: None,
             memory: None,
+            backbone: None,
         }
     }
 
@@ -79,6 +92,7 @@ impl<M, D> ReplicaSpec<M, D> {
             compute_share: self.compute_share,
             duty_cycle: self.duty_cycle,
             memory: self.memory,
+            backbone: self.backbone,
         }
     }
 }

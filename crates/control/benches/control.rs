@@ -158,6 +158,7 @@ fn stored(models: usize) -> StoredCluster {
             ..ReplicaSpec::new(model(number), device_id(number % NODES), 4)
         },
         phase: ReplicaPhase::Planned,
+        worker: None,
     };
     StoredCluster {
         cluster_id: "00000000000000000000000000000001".parse().expect("valid"),

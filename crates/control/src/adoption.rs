@@ -157,6 +157,7 @@ impl Controller {
                     id: replica.id,
                     spec: replica.spec.with_model(replica.spec.model.model.clone()),
                     phase: replica.phase,
+                    worker: replica.worker,
                 })
                 .collect(),
             device_kinds: draft.device_kinds,

@@ -67,11 +67,6 @@ impl EstimatedKinds {
         kinds
     }
 
-    /// Returns true if there is none.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     /// Returns the kinds.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &DeviceKind> {
         self.0.keys()

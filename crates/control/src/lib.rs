@@ -22,6 +22,7 @@ mod agents;
 mod announcements;
 mod arrival_rates;
 mod assumptions;
+mod backbones;
 mod command;
 mod commands;
 mod controller;
@@ -70,6 +71,7 @@ mod worth;
 
 pub use agent_message::{LeaseClaim, NodeReport};
 pub use assumptions::Assumptions;
+pub use backbones::Backbone;
 pub use command::{Command, CommandError, ModelSpecChange, SplitChange, WriteError};
 pub use controller::{Config, Controller};
 pub use devices_needed::DevicesNeeded;

@@ -8,6 +8,7 @@ use packhorse_cluster::{
 };
 
 use crate::{
+    backbones::{Backbone, MergedProblem},
     event::{Comparison, Solution, SolveError, total},
     plan_reason::PlanReasons,
     planning_trouble::PlanningError,
@@ -33,6 +34,8 @@ pub struct PlanningInput {
     pub rates: BTreeMap<ModelId, RequestsPerSecond>,
     /// The families of the cluster, whose rates may be spread over their variants in another way: see [`PlanningInput::at`].
     pub families: Vec<FamilyDemand>,
+    /// The backbones that models of the cluster share.
+    pub backbones: Vec<Backbone>,
     /// The replicas that stay whatever the policy decides: those of cordoned nodes.
     pub pinned: Vec<ReplicaSpec>,
     /// The replicas that stay unless the policy places their model: those of draining nodes, and those that still serve on nodes
@@ -128,7 +131,8 @@ impl PlanningInput {
         input
     }
 
-    /// Has a policy make the plan of the mix of variants whose predicted answers are right most often. Without families it makes one plan.
+    /// Has a policy make the plan of the mix of variants whose predicted answers are right most often. Without families it makes one plan. To the
+    /// policy, models that share a backbone are one.
     ///
     /// # Errors
     /// The error of the policy's first call.
@@ -136,6 +140,10 @@ impl PlanningInput {
         &self,
         mut place: impl FnMut(&Problem) -> Result<Plan, E>,
     ) -> Result<Mixed<Plan>, E> {
+        let mut place = |problem: &Problem| match MergedProblem::new(problem, &self.backbones) {
+            Some(merged) => Ok(merged.expand(place(merged.problem())?)),
+            None => place(problem),
+        };
         if self.families.iter().all(|family| family.variants.len() < 2) {
             let plan = place(&self.problem)?;
             let mix = VariantMix::ACCURATE;
@@ -227,9 +235,17 @@ impl PlanningInput {
         if !current.violations(problem).is_empty() {
             return None;
         }
+        let merged = MergedProblem::new(problem, &self.backbones);
+        let estimate = |replicas: &[PlannedReplica]| match &merged {
+            Some(merged) if replicas.iter().any(|replica| replica.backbone.is_some()) => {
+                let forecasts = estimate(merged.problem(), &merged.collapse(replicas));
+                merged.expand_forecasts(&forecasts)
+            }
+            _ => estimate(problem, replicas),
+        };
         Some(Comparison {
-            proposed: estimate(problem, &plan.replicas),
-            current: estimate(problem, &current.replicas),
+            proposed: estimate(&plan.replicas),
+            current: estimate(&current.replicas),
         })
     }
 
@@ -245,6 +261,7 @@ impl PlanningInput {
                 let profile = self.problem.profile(replica.model, replica.device)?;
                 profile.memory(replica.batch_size)
             }),
+            backbone: replica.backbone,
         }
     }
 
@@ -278,7 +295,14 @@ impl PlanningInput {
                 let kind = self.kinds.get(&spec.device)?;
                 let profile = self.problem.profiles.get(model, kind)?;
                 let seconds = profile.latency(spec.batch_size).as_secs_f64();
-                Some(f64::from(spec.batch_size) / seconds)
+                let shares_worker = |other: &&ReplicaSpec| {
+                    other.backbone == spec.backbone && other.device == spec.device
+                };
+                let sharers = match spec.backbone {
+                    Some(_) => replicas.iter().filter(shares_worker).count(),
+                    None => 1,
+                };
+                Some(f64::from(spec.batch_size) / seconds / sharers as f64)
             })
             .sum()
     }

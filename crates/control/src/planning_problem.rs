@@ -50,6 +50,7 @@ impl PlanningInput {
             kinds: BTreeMap::new(),
             rates: BTreeMap::new(),
             families,
+            backbones: state.backbones(),
             pinned: state.planned_on(|node| {
                 node.holds_lease() && node.record.scheduling == Scheduling::Cordoned
             }),
@@ -177,6 +178,7 @@ impl PlanningInput {
                 compute_share: spec.compute_share,
                 duty_cycle: spec.duty_cycle,
                 memory: None,
+                backbone: spec.backbone,
             })
         });
         self.problem.current = known.collect();

@@ -53,10 +53,14 @@ fn placed(
     let kind = plan.device_kinds.get(&replica.spec.device);
     let profile = kind.and_then(|kind| stored.profiles.get(&replica.spec.model, kind));
     let mut spec = replica.spec.with_model(program);
-    spec.memory = profile.and_then(|profile| profile.memory(spec.batch_size));
+    // The memory of replicas that share a worker does not follow from their profiles.
+    if spec.backbone.is_none() {
+        spec.memory = profile.and_then(|profile| profile.memory(spec.batch_size));
+    }
     Replica {
         id: replica.id,
         spec,
         phase,
+        worker: replica.worker,
     }
 }

@@ -87,7 +87,6 @@ impl Controller {
     fn wanted_profiles(&self, node: &NodeName) -> Vec<WantedProfile> {
         let limit = self.config.profile_time_limit.as_millis();
         let time_limit_ms = u64::try_from(limit).unwrap_or(u64::MAX);
-        let estimates = !self.state.estimated_kinds.is_empty();
         let assigned = self.state.measurements.of_node(node);
         assigned
             .filter_map(|(model, kind, device)| {
@@ -97,7 +96,8 @@ impl Controller {
                     device: device.local().to_owned(),
                     device_kind: kind.clone(),
                     time_limit_ms,
-                    inspect: estimates && model.operators.is_none(),
+                    // They tell what a profile may be, and which models share a backbone.
+                    inspect: model.operators.is_none(),
                 })
             })
             .collect()

@@ -86,6 +86,32 @@ pub struct OperatorGraph {
     pub activation_bytes: PerBatch,
     /// The operators.
     pub operators: Vec<Operators>,
+    /// The operators that read weights, by which programs with the same backbone are found.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub weights: Vec<ReadWeights>,
+}
+
+/// An operator that reads weights. In JSON a list of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "(u64, u64)", into = "(u64, u64)")]
+pub struct ReadWeights {
+    /// The digest of all that the result follows from beside the program's inputs: weights and operators. Equal digests of two programs are the
+    /// same computation. It is 0 if another program cannot share it.
+    pub digest: u64,
+    /// The bytes of the weights.
+    pub bytes: u64,
+}
+
+impl From<(u64, u64)> for ReadWeights {
+    fn from((digest, bytes): (u64, u64)) -> Self {
+        Self { digest, bytes }
+    }
+}
+
+impl From<ReadWeights> for (u64, u64) {
+    fn from(weights: ReadWeights) -> Self {
+        (weights.digest, weights.bytes)
+    }
 }
 
 /// The reason why a text is not a graph.
@@ -123,6 +149,9 @@ impl OperatorGraph {
     pub fn check(&self) -> Result<(), GraphError> {
         if self.operators.len() > MAX_OPERATORS {
             return Err(GraphError::TooMany(self.operators.len()));
+        }
+        if self.weights.len() > MAX_OPERATORS {
+            return Err(GraphError::TooMany(self.weights.len()));
         }
         if self.operators.is_empty() {
             return Err(GraphError::Empty);
@@ -233,6 +262,7 @@ impl OperatorGraph {
             parameter_bytes,
             activation_bytes: through(smaller.activation_bytes, larger.activation_bytes),
             operators,
+            weights: Vec::new(),
         })
     }
 }

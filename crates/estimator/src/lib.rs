@@ -22,6 +22,7 @@ pub use coefficients::{Coefficients, CoefficientsError, Latency, Memory, Utiliza
 pub use device_sheet::DeviceSheet;
 pub use estimate::BatchOperators;
 pub use graph::{
-    GraphError, MAX_OPERATORS, OperatorGraph, Operators, PerBatch, RecordedOperator, RecordedRun,
+    GraphError, MAX_OPERATORS, OperatorGraph, Operators, PerBatch, ReadWeights, RecordedOperator,
+    RecordedRun,
 };
 pub use operator_class::OperatorClass;

@@ -387,6 +387,7 @@ fn planned_replicas(estimate: &PlacementEstimate<'_, '_>) -> Vec<PlannedReplica>
         compute_share: replica.share,
         duty_cycle: None,
         memory: None,
+        backbone: None,
     };
     estimate.replicas().iter().map(planned).collect()
 }

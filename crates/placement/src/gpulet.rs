@@ -530,5 +530,6 @@ fn planned(number: usize, device: &PartitionedDevice, member: &Member) -> Planne
             .time_shared
             .then(|| planned_duration(member.schedule.duty)),
         memory: None,
+        backbone: None,
     }
 }

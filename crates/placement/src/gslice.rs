@@ -383,6 +383,7 @@ impl<'a> Packing<'a> {
             compute_share: (point.share < WHOLE).then_some(share),
             duty_cycle: None,
             memory: None,
+            backbone: None,
         });
     }
 

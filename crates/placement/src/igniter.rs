@@ -348,6 +348,7 @@ impl<'a> Placement<'a> {
                     compute_share: ComputeShare::new(sized.share.min(100.0)).ok(),
                     duty_cycle: None,
                     memory: None,
+                    backbone: None,
                 });
             }
         }

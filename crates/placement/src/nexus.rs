@@ -324,5 +324,6 @@ fn planned(node: &Node, turn: &Turn, device: DeviceIndex) -> PlannedReplica {
         compute_share: None,
         duty_cycle: Some(planned_duration(node.duty)),
         memory: None,
+        backbone: None,
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{ArtifactDigest, Time};
 
-use crate::backoff::backoff;
+use crate::{Task, backoff::backoff};
 
 /// The state of one artifact.
 #[derive(Debug)]
@@ -34,18 +34,20 @@ enum Artifact {
 pub(crate) struct Artifacts(BTreeMap<ArtifactDigest, Artifact>);
 
 impl Artifacts {
-    /// Returns true if the artifact is in the cache.
-    pub(crate) fn is_present(&self, digest: ArtifactDigest) -> bool {
-        matches!(self.0.get(&digest), Some(Artifact::Present))
+    /// Returns true if all artifacts of a task are in the cache.
+    pub(crate) fn are_present(&self, task: &Task) -> bool {
+        let mut digests = task.artifacts().into_iter();
+        digests.all(|digest| matches!(self.0.get(&digest), Some(Artifact::Present)))
     }
 
-    /// Returns the error of the last attempt to fetch the artifact, while it is missing.
-    pub(crate) fn fetch_error(&self, digest: ArtifactDigest) -> Option<&str> {
-        match self.0.get(&digest)? {
+    /// Returns the error of the last attempt to fetch an artifact of a task, while it is missing.
+    pub(crate) fn fetch_error(&self, task: &Task) -> Option<&str> {
+        let error = |digest| match self.0.get(&digest)? {
             Artifact::Fetching { error, .. } => error.as_deref(),
-            Artifact::Failed { error, .. } => Some(error),
+            Artifact::Failed { error, .. } => Some(error.as_str()),
             Artifact::Present => None,
-        }
+        };
+        task.artifacts().into_iter().find_map(error)
     }
 
     /// Notes that the artifact is in the cache.

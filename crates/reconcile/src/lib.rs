@@ -29,8 +29,8 @@ pub use fence::{Fence, FenceError};
 pub use limits::Limits;
 pub use reason::{ExitCause, Reason};
 pub use reconciler::Reconciler;
-pub use report::WorkerReport;
-pub use task::{Task, TaskId};
+pub use report::{AlsoListening, WorkerReport};
+pub use task::{ServedReplicas, Task, TaskId};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use packhorse_cluster::{ArtifactDigest, ProfileProgress, ReplicaStatus, Time, WantedState};
 
 use crate::{
-    Action, Event, Limits, Reason, Task, TaskId,
+    Action, Event, Limits, Reason, ServedReplicas, Task, TaskId,
     artifacts::Artifacts,
     record::{Ending, Phase, Run, TaskRecord},
 };
@@ -123,7 +123,8 @@ impl Reconciler {
         }
         self.epoch = state.epoch;
         self.applied = Some(version);
-        let serve = state.replicas.into_iter().map(Task::Serve);
+        let serve = ServedReplicas::by_worker(state.replicas);
+        let serve = serve.into_iter().map(Task::Serve);
         let measure = state.profiles.into_iter().map(Task::Measure);
         self.wanted = serve.chain(measure).map(|task| (task.id(), task)).collect();
     }
@@ -196,7 +197,7 @@ impl Reconciler {
                 record
             });
             record.take_memory(task);
-            record.take_attempt(task.attempt());
+            record.take_attempt(task);
         }
     }
 
@@ -250,14 +251,14 @@ impl Reconciler {
 
     /// Returns the artifacts of all tasks, and the artifacts of the wanted tasks that need a process.
     fn artifacts_in_use(&self) -> (BTreeSet<ArtifactDigest>, BTreeSet<ArtifactDigest>) {
-        let digest = |record: &TaskRecord| record.task.program().artifact;
+        let digests = |record: &TaskRecord| record.task.artifacts();
         let waiting = self
             .tasks
             .values()
             .filter(|record| record.needs_process() && self.is_wanted(record));
         (
-            self.tasks.values().map(digest).collect(),
-            waiting.map(digest).collect(),
+            self.tasks.values().flat_map(digests).collect(),
+            waiting.flat_map(digests).collect(),
         )
     }
 
@@ -278,7 +279,7 @@ impl Reconciler {
             let device = record.task.device();
             let taken = record.task.measures() && measured.contains(device);
             let free = !taken && !closed.contains(device);
-            if free && self.artifacts.is_present(record.task.program().artifact) {
+            if free && self.artifacts.are_present(&record.task) {
                 if record.task.measures() {
                     measured.insert(device.to_owned());
                 }
@@ -291,12 +292,20 @@ impl Reconciler {
     /// Returns the status of every replica on the node, wanted or not.
     pub fn replicas(&self) -> Vec<ReplicaStatus> {
         let status = |record: &TaskRecord| match &record.task {
-            Task::Serve(replica) => {
-                Some(record.replica_status(replica.id, &self.artifacts, &self.failed_devices))
+            Task::Serve(replicas) => {
+                let status = |id| record.replica_status(id, &self.artifacts, &self.failed_devices);
+                // A worker may serve on for some of its replicas only.
+                let wanted = match self.wanted.get(&record.task.id()) {
+                    Some(Task::Serve(wanted)) => wanted,
+                    _ => replicas,
+                };
+                let ids = replicas.iter().map(|replica| replica.id);
+                let ids = ids.filter(|id| wanted.iter().any(|wanted| wanted.id == *id));
+                ids.map(status).collect()
             }
-            Task::Measure(_) => None,
+            Task::Measure(_) => Vec::new(),
         };
-        self.tasks.values().filter_map(status).collect()
+        self.tasks.values().flat_map(status).collect()
     }
 
     /// Returns the progress of every measurement that runs, or is finished and still wanted.

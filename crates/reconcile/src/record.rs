@@ -118,25 +118,28 @@ impl TaskRecord {
     /// Takes over the number of restarts that the gateway has asked for. The process of an earlier attempt is left alone: it has to end
     /// first ([`Self::is_outdated`]). A task that had failed permanently is tried again. A lower number is that of a gateway that has
     /// lost its count, and is no reason to restart.
-    pub(crate) fn take_attempt(&mut self, wanted: u32) {
-        let rises = wanted > self.task.attempt();
+    pub(crate) fn take_attempt(&mut self, wanted: &Task) {
+        let rises = wanted.attempt() > self.task.attempt();
         if rises && self.has_process() {
             return;
         }
-        self.task.set_attempt(wanted);
+        self.task.take_attempts(wanted);
         if rises && matches!(self.phase, Phase::Finished) {
             self.phase = Phase::Waiting;
             self.report = None;
         }
     }
 
-    /// Takes over the memory that the gateway plans for the next process. It changes when a measurement has replaced an estimate.
+    /// Takes over what the gateway plans for the next process: the memory, which changes when a measurement has replaced an estimate, and the
+    /// replicas that are still wanted.
     pub(crate) fn take_memory(&mut self, wanted: &Task) {
         if let (Task::Serve(task), Task::Serve(wanted)) = (&mut self.task, wanted)
             && matches!(self.phase, Phase::Waiting | Phase::BackingOff(_))
             && wanted.runs_as(task)
         {
-            task.memory_bytes = wanted.memory_bytes;
+            let attempts = task.clone();
+            task.clone_from(wanted);
+            task.take_attempts(&attempts);
         }
     }
 
@@ -319,15 +322,14 @@ impl TaskRecord {
         artifacts: &Artifacts,
         failed_devices: &BTreeMap<String, String>,
     ) -> Option<Reason> {
-        let digest = self.task.program().artifact;
         let device_failure = failed_devices.get(self.task.device());
         match self.phase {
             Phase::Waiting | Phase::BackingOff(_) if device_failure.is_some() => {
                 device_failure.cloned().map(Reason::DeviceFailed)
             }
-            Phase::Waiting if artifacts.is_present(digest) => Some(Reason::DeviceOccupied),
+            Phase::Waiting if artifacts.are_present(&self.task) => Some(Reason::DeviceOccupied),
             Phase::Waiting => artifacts
-                .fetch_error(digest)
+                .fetch_error(&self.task)
                 .map(|error| Reason::FetchFailed(error.to_owned())),
             _ => None,
         }
@@ -335,9 +337,7 @@ impl TaskRecord {
 
     fn state(&self, artifacts: &Artifacts) -> ReplicaState {
         match &self.phase {
-            Phase::Waiting if !artifacts.is_present(self.task.program().artifact) => {
-                ReplicaState::Fetching
-            }
+            Phase::Waiting if !artifacts.are_present(&self.task) => ReplicaState::Fetching,
             Phase::Waiting | Phase::Starting => ReplicaState::Loading,
             Phase::BackingOff(_) => ReplicaState::BackingOff,
             Phase::Finished => ReplicaState::Failed,
@@ -371,9 +371,14 @@ impl TaskRecord {
             Some(WorkerReport::Ready {
                 address,
                 local_path,
+                also,
                 memory,
                 capacity,
-            }) => (Some(*address), local_path.clone(), *memory, *capacity),
+            }) => match also.iter().find(|also| also.replica == id) {
+                // The memory is that of the whole worker, and counts once.
+                Some(also) => (Some(also.address), also.local_path.clone(), None, *capacity),
+                None => (Some(*address), local_path.clone(), *memory, *capacity),
+            },
             _ => (None, None, None, None),
         };
         let reason = self

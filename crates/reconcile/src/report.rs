@@ -2,8 +2,20 @@
 
 use std::net::SocketAddr;
 
-use packhorse_cluster::{ByteCount, Capacity};
+use packhorse_cluster::{ByteCount, Capacity, ReplicaId};
 use serde::{Deserialize, Serialize};
+
+/// The place where a worker listens for another of its replicas.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AlsoListening {
+    /// The replica.
+    pub replica: ReplicaId,
+    /// The address on which the worker listens for it.
+    pub address: SocketAddr,
+    /// The path of the Unix socket on which it also listens; none if it does not.
+    #[serde(default)]
+    pub local_path: Option<String>,
+}
 
 /// The state that a worker process reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -18,6 +30,9 @@ pub enum WorkerReport {
         /// The path of the Unix socket on which it also listens; none if it does not.
         #[serde(default)]
         local_path: Option<String>,
+        /// The addresses of the other replicas that the worker runs.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        also: Vec<AlsoListening>,
         /// The memory that the worker needs; none if unknown.
         memory: Option<ByteCount>,
         /// The limits that the worker found; none if it does not report them yet.

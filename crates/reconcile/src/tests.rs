@@ -40,7 +40,20 @@ fn replica(id: &str, model: &str, device: &str) -> WantedReplica {
         compute_share_pct: None,
         memory_bytes: None,
         attempt: 0,
+        worker: None,
     }
+}
+
+/// Replicas of one worker, whose identity is that of the first.
+fn sharing(ids: &[&str], device: &str) -> Vec<WantedReplica> {
+    let worker = Some(ids[0].parse().unwrap());
+    let replicas = ids.iter().zip('p'..);
+    replicas
+        .map(|(id, model)| WantedReplica {
+            worker,
+            ..replica(id, &model.to_string(), device)
+        })
+        .collect()
 }
 
 fn profile(model: &str, device: &str) -> WantedProfile {
@@ -76,8 +89,34 @@ fn ready() -> WorkerReport {
     WorkerReport::Ready {
         address: ADDRESS.parse().unwrap(),
         local_path: Some("/run/w/link.sock".to_owned()),
+        also: Vec::new(),
         memory: Some(ByteCount::new(5)),
         capacity: Some(CAPACITY),
+    }
+}
+
+/// A report of a worker that runs these replicas, too.
+fn ready_also(also: &[&str]) -> WorkerReport {
+    let listening = also.iter().map(|id| AlsoListening {
+        replica: id.parse().unwrap(),
+        address: "127.0.0.1:9001".parse().unwrap(),
+        local_path: None,
+    });
+    match ready() {
+        WorkerReport::Ready {
+            address,
+            local_path,
+            memory,
+            capacity,
+            ..
+        } => WorkerReport::Ready {
+            address,
+            local_path,
+            also: listening.collect(),
+            memory,
+            capacity,
+        },
+        other => other,
     }
 }
 
@@ -106,7 +145,7 @@ impl TestNode {
         );
         assert_eq!(
             node.on(Event::Fetched(digest)),
-            [Action::Start(Task::Serve(replica))]
+            [Action::Start(Task::Serve(replica.into()))]
         );
         assert_eq!(node.on(Event::Started(id("1-0"), 77)), []);
         assert_eq!(node.on(Event::Reported(id("1-0"), ready())), []);
@@ -232,7 +271,7 @@ fn what_failed_for_good_is_not_started_again_until_something_else_is_wanted() {
         actions,
         [
             Action::Forget(id("1-0")),
-            Action::Start(Task::Serve(changed))
+            Action::Start(Task::Serve(changed.into()))
         ]
     );
 }
@@ -278,11 +317,11 @@ fn nothing_is_started_on_a_device_before_what_is_not_wanted_there_has_ended() {
         actions,
         [
             Action::Terminate(id("1-0")),
-            Action::Start(Task::Serve(next[1].clone()))
+            Action::Start(Task::Serve(next[1].clone().into()))
         ]
     );
     let actions = node.on(Event::Exited(id("1-0"), ExitCause::Ended));
-    let start = Action::Start(Task::Serve(next[0].clone()));
+    let start = Action::Start(Task::Serve(next[0].clone().into()));
     assert_eq!(actions, [Action::Forget(id("1-0")), start]);
 }
 
@@ -350,7 +389,7 @@ fn a_worker_that_the_gateway_finds_broken_is_told_to_finish_and_started_anew() {
     assert_eq!(node.reason(), Reason::RestartRequested.to_string());
     assert_eq!(
         ended(&mut node),
-        [Action::Start(Task::Serve(again(1)))],
+        [Action::Start(Task::Serve(again(1).into()))],
         "nothing else has to be waited for"
     );
     node.on(Event::Started(id("1-0"), 78));
@@ -380,7 +419,7 @@ fn an_attempt_that_rises_while_there_is_no_worker_is_the_one_that_starts_anyway(
     };
     assert_eq!(node.on(wanted(2, std::slice::from_ref(&again), &[])), []);
     let actions = node.after(Duration::from_millis(100));
-    assert_eq!(actions, [Action::Start(Task::Serve(again))]);
+    assert_eq!(actions, [Action::Start(Task::Serve(again.into()))]);
     node.on(Event::Started(id("1-0"), 78));
     assert_eq!(node.on(Event::Reported(id("1-0"), ready())), []);
 
@@ -397,7 +436,7 @@ fn an_attempt_that_rises_while_there_is_no_worker_is_the_one_that_starts_anyway(
         ..replica("1-0", "m", "a")
     };
     let actions = node.on(wanted(3, std::slice::from_ref(&last), &[]));
-    assert_eq!(actions, [Action::Start(Task::Serve(last))]);
+    assert_eq!(actions, [Action::Start(Task::Serve(last.into()))]);
 }
 
 #[test]
@@ -429,11 +468,11 @@ fn the_gateway_of_another_cluster_is_obeyed_from_a_lower_epoch_on_and_the_worker
 #[test]
 fn a_new_agent_leaves_what_it_finds_alone_until_it_knows_what_is_wanted() {
     let mut node = TestNode::new();
-    let mine = Task::Serve(replica("1-0", "m", "a"));
-    let orphan = Task::Serve(replica("1-1", "x", "a"));
-    let changed = Task::Serve(replica("1-2", "x", "b"));
+    let mine = Task::Serve(replica("1-0", "m", "a").into());
+    let orphan = Task::Serve(replica("1-1", "x", "a").into());
+    let changed = Task::Serve(replica("1-2", "x", "b").into());
     for (task, pid) in [(mine, 1), (orphan, 2), (changed, 3)] {
-        assert_eq!(node.on(Event::Fetched(task.program().artifact)), []);
+        assert_eq!(node.on(Event::Fetched(task.artifacts()[0])), []);
         let found = task.id();
         assert_eq!(node.on(Event::Found(task, pid)), []);
         assert_eq!(node.on(Event::Reported(found, ready())), []);
@@ -575,7 +614,7 @@ fn the_next_process_of_a_replica_has_the_memory_that_is_planned_by_then() {
     assert_eq!(node.on(wanted(2, std::slice::from_ref(&measured), &[])), []);
     node.on(Event::Exited(id("1-0"), ExitCause::Signal(9)));
     let actions = node.after(Duration::from_mins(1));
-    assert_eq!(actions, [Action::Start(Task::Serve(measured))]);
+    assert_eq!(actions, [Action::Start(Task::Serve(measured.into()))]);
 }
 
 #[test]
@@ -728,7 +767,7 @@ impl SimDriver {
                     assert!(
                         users
                             .chain(self.wanted.values())
-                            .all(|t| t.program().artifact != digest)
+                            .all(|t| !t.artifacts().contains(&digest))
                     );
                 }
                 Action::Start(task) => self.started(task),
@@ -753,7 +792,9 @@ impl SimDriver {
             "starts what is not wanted"
         );
         assert!(
-            self.cached.contains(&task.program().artifact),
+            task.artifacts()
+                .iter()
+                .all(|digest| self.cached.contains(digest)),
             "starts without its artifact"
         );
         for (id, other) in self.running.iter().chain(&self.launching) {
@@ -794,10 +835,17 @@ impl SimDriver {
                         if measure {
                             Task::Measure(profile(&model, device(on)))
                         } else {
-                            Task::Serve(WantedReplica {
+                            let first = WantedReplica {
                                 attempt: self.attempt,
                                 ..replica(&id, &model, device(on))
-                            })
+                            };
+                            // Some share a worker with a second program.
+                            let also = (model == "a").then(|| WantedReplica {
+                                worker: Some(first.id),
+                                ..replica("2-0", "also", device(on))
+                            });
+                            let replicas = std::iter::once(first).chain(also);
+                            Task::Serve(ServedReplicas::new(replicas).unwrap())
                         }
                     })
                     .map(|task| (task.id(), task))
@@ -888,7 +936,13 @@ impl SimDriver {
         self.revision += 1;
         self.attempt += 1;
         for task in self.wanted.values_mut() {
-            task.set_attempt(self.attempt);
+            if let Task::Serve(replicas) = task {
+                let asked = replicas.iter().cloned().map(|replica| WantedReplica {
+                    attempt: self.attempt,
+                    ..replica
+                });
+                *replicas = ServedReplicas::new(asked.collect::<Vec<_>>()).unwrap();
+            }
         }
         self.on(self.message(self.revision));
     }
@@ -901,7 +955,7 @@ impl SimDriver {
         };
         for task in self.wanted.values().cloned() {
             match task {
-                Task::Serve(replica) => state.replicas.push(replica),
+                Task::Serve(replicas) => state.replicas.extend(replicas.iter().cloned()),
                 Task::Measure(profile) => state.profiles.push(profile),
             }
         }
@@ -944,6 +998,65 @@ impl SimDriver {
     }
 }
 
+#[test]
+fn replicas_that_share_a_worker_start_together_and_report_for_themselves() {
+    let mut node = TestNode::new();
+    let three = sharing(&["1-0", "1-1", "1-2"], "a");
+    let fetches = node.on(wanted(1, &three, &[]));
+    assert_eq!(fetches.len(), 3);
+    let artifacts: Vec<ArtifactDigest> = three.iter().map(|r| r.program.artifact).collect();
+    assert_eq!(node.on(Event::Fetched(artifacts[0])), []);
+    assert_eq!(node.on(Event::Fetched(artifacts[1])), []);
+    let task = Task::Serve(ServedReplicas::new(three.clone()).unwrap());
+    assert_eq!(node.on(Event::Fetched(artifacts[2])), [Action::Start(task)]);
+    node.on(Event::Started(id("1-0"), 7));
+    node.on(Event::Reported(id("1-0"), ready_also(&["1-1", "1-2"])));
+    let replicas = node.reconciler.replicas();
+    let addresses: Vec<_> = replicas.iter().map(|r| (r.id, r.address)).collect();
+    let at = |text: &str| Some(text.parse().unwrap());
+    assert_eq!(
+        addresses,
+        [
+            (three[0].id, at(ADDRESS)),
+            (three[1].id, at("127.0.0.1:9001")),
+            (three[2].id, at("127.0.0.1:9001")),
+        ]
+    );
+    let memory: Vec<_> = replicas.iter().map(|r| r.memory_bytes).collect();
+    assert_eq!(
+        memory,
+        [Some(ByteCount::new(5)), None, None],
+        "it counts once"
+    );
+
+    // The worker stays while one of its replicas is wanted, also without the first.
+    assert_eq!(node.on(wanted(2, &three[1..], &[])), []);
+    assert_eq!(node.reconciler.replicas().len(), 2);
+    // A restart that one of them needs concerns all.
+    let mut asked = three[1..].to_vec();
+    asked[1].attempt = 1;
+    assert_eq!(
+        node.on(wanted(3, &asked, &[])),
+        [Action::Terminate(id("1-0"))]
+    );
+    let again = Task::Serve(ServedReplicas::new(asked.clone()).unwrap());
+    let actions = node.on(Event::Exited(id("1-0"), ExitCause::Ended));
+    assert_eq!(actions, [Action::Evict(artifacts[0]), Action::Start(again)]);
+    node.on(Event::Started(id("1-0"), 8));
+
+    // One more program needs another worker.
+    let mut four = three.clone();
+    four.push(WantedReplica {
+        worker: Some(three[0].id),
+        ..replica("2-0", "z", "a")
+    });
+    let actions = node.on(wanted(4, &four, &[]));
+    assert!(
+        actions.contains(&Action::Terminate(id("1-0"))),
+        "{actions:?}"
+    );
+}
+
 proptest! {
     #[test]
     fn whatever_happened_the_node_runs_what_is_wanted(events in prop::collection::vec(sim_event(), 1..80)) {
@@ -956,12 +1069,13 @@ proptest! {
         prop_assert_eq!(&driver.running, &serve);
         prop_assert!(driver.launching.is_empty());
         let replicas = driver.node.reconciler.replicas();
-        prop_assert_eq!(replicas.len(), serve.len());
+        let served = serve.values().map(|task| task.artifacts().len()).sum::<usize>();
+        prop_assert_eq!(replicas.len(), served);
         prop_assert!(replicas.iter().all(|r| r.state == ReplicaState::Ready));
         let profiles = driver.node.reconciler.profiles();
         prop_assert_eq!(profiles.len(), driver.wanted.len() - serve.len());
         prop_assert!(profiles.iter().all(|p| p.csv.is_some() != p.error.is_some()));
-        let used: BTreeSet<ArtifactDigest> = driver.wanted.values().map(|t| t.program().artifact).collect();
+        let used: BTreeSet<ArtifactDigest> = driver.wanted.values().flat_map(|t| t.artifacts()).collect();
         prop_assert_eq!(&driver.cached, &used, "the cache holds what is used and nothing else");
     }
 }

@@ -319,6 +319,7 @@ impl Scenario {
             compute_share,
             duty_cycle: None,
             memory: None,
+            backbone: None,
         })
     }
 

@@ -478,6 +478,7 @@ mod tests {
             compute_share: None,
             duty_cycle: None,
             memory: None,
+            backbone: None,
         };
         let is_kept = [true, false, true, false, true];
         let mut replicas = [4, 0, 1, 2, 3, 2].map(replica).to_vec();

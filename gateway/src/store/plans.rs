@@ -6,8 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ComputeShare, DeviceId, DeviceKind, Generation, ModelId, Replica, ReplicaId, ReplicaPhase,
-    ReplicaSpec, RequestsPerSecond,
+    BackboneId, ByteCount, ComputeShare, DeviceId, DeviceKind, Generation, ModelId, Replica,
+    ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
 };
 use packhorse_control::record::{Forecast, PlanOutcome, PlanRecord};
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,13 @@ struct ReplicaRow {
     batch_size: u32,
     compute_share: Option<ComputeShare>,
     duty_cycle_ms: Option<f64>,
+    /// Of replicas that share a worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backbone: Option<BackboneId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    worker: Option<ReplicaId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    memory_bytes: Option<ByteCount>,
 }
 
 /// The forecast of an adopted plan for a model, as it is stored.
@@ -303,6 +310,9 @@ fn replica_rows(plan: &PlanRecord) -> Vec<ReplicaRow> {
             batch_size: spec.batch_size,
             compute_share: spec.compute_share,
             duty_cycle_ms: spec.duty_cycle.map(|cycle| cycle.as_secs_f64() * 1e3),
+            backbone: spec.backbone,
+            worker: replica.worker,
+            memory_bytes: spec.memory.filter(|_| spec.backbone.is_some()),
         })
     };
     plan.replicas.iter().filter_map(row).collect()
@@ -330,9 +340,12 @@ fn read(row: &AnyRow) -> Result<PlanRecord, StoreError> {
         spec: ReplicaSpec {
             compute_share: replica.compute_share,
             duty_cycle: replica.duty_cycle_ms.and_then(cycle),
+            memory: replica.memory_bytes,
+            backbone: replica.backbone,
             ..ReplicaSpec::new(replica.model, replica.device, replica.batch_size)
         },
         phase: ReplicaPhase::Planned,
+        worker: replica.worker,
     });
     let forecasts = forecasts.into_iter().map(|forecast| Forecast {
         model: forecast.model,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use packhorse_cluster::{WantedProfile, WantedReplica};
-use packhorse_reconcile::{Task, TaskId};
+use packhorse_reconcile::{ServedReplicas, Task, TaskId};
 use packhorse_service::{StateDir, StateDirError};
 use packhorse_worker_agent::handoff::Handoff;
 use serde::{Deserialize, Serialize};
@@ -43,6 +43,7 @@ pub(super) struct StateFolder {
 #[serde(rename_all = "snake_case")]
 enum Wanted {
     Replica(WantedReplica),
+    Replicas(Vec<WantedReplica>),
     Profile(WantedProfile),
 }
 
@@ -124,7 +125,10 @@ impl StateFolder {
         fs::create_dir(handoff.temporary_dir())?;
         ignore_missing(fs::rename(handoff.log_path(), dir.join("worker.log.old")))?;
         let wanted = match task {
-            Task::Serve(replica) => Wanted::Replica(replica.clone()),
+            Task::Serve(replicas) if replicas.also().is_empty() => {
+                Wanted::Replica(replicas.first().clone())
+            }
+            Task::Serve(replicas) => Wanted::Replicas(replicas.iter().cloned().collect()),
             Task::Measure(profile) => Wanted::Profile(profile.clone()),
         };
         let text = serde_json::to_vec_pretty(&wanted).expect("a wanted state came as JSON");
@@ -136,7 +140,8 @@ impl StateFolder {
     pub(super) fn read_task(&self, dir: &Path) -> Option<Task> {
         let text = fs::read(dir.join("wanted.json")).ok()?;
         let task = match serde_json::from_slice(&text).ok()? {
-            Wanted::Replica(replica) => Task::Serve(replica),
+            Wanted::Replica(replica) => Task::Serve(replica.into()),
+            Wanted::Replicas(replicas) => Task::Serve(ServedReplicas::new(replicas)?),
             Wanted::Profile(profile) => Task::Measure(profile),
         };
         (self.handoff_dir(&task.id()) == dir).then_some(task)

@@ -11,14 +11,14 @@ use std::{
     process::{Command, Stdio},
 };
 
-use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable};
+use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable, Program};
 use packhorse_reconcile::{Event, Task, TaskId};
 use packhorse_service::Libtorch;
 use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
-        Execution, ExecutorChoice, Handoff, HandoffError, ProcessIdentity, ProfileTask, ServeTask,
-        WorkerStatus, worker_environment,
+        AlsoServed, Execution, ExecutorChoice, Handoff, HandoffError, ProcessIdentity, ProfileTask,
+        ServeTask, WorkerStatus, worker_environment,
     },
 };
 use tokio::sync::mpsc;
@@ -117,14 +117,20 @@ impl Workers {
         }
         let handoff = self.folder.prepare(task).map_err(StartError::Folder)?;
         let share = self.compute_share(task);
-        let execution = self.execution(task, device, cache);
+        let execution = self.execution(task.program(), share, device, cache);
         let threads = execution.threads;
         let subcommand = match task {
-            Task::Serve(replica) => {
-                handoff.write_task(&ServeTask {
+            Task::Serve(replicas) => {
+                let first = replicas.first();
+                let also = replicas.also().iter().map(|replica| AlsoServed {
                     replica: replica.id,
+                    execution: self.execution(&replica.program, share, device, cache),
+                });
+                handoff.write_task(&ServeTask {
+                    replica: first.id,
                     execution,
-                    batch_size: replica.batch_size,
+                    also: also.collect(),
+                    batch_size: first.batch_size,
                     listen: SocketAddr::new(self.settings.listen_address, 0),
                     link_secret_file: self.settings.link_secret_file.clone(),
                     link_tls: self.settings.link_tls.clone(),
@@ -171,8 +177,14 @@ impl Workers {
         Ok(pid)
     }
 
-    fn execution(&self, task: &Task, device: &Device, cache: &ArtifactCache) -> Execution {
-        let program = task.program().clone();
+    fn execution(
+        &self,
+        program: &Program,
+        compute_share: Option<ComputeShare>,
+        device: &Device,
+        cache: &ArtifactCache,
+    ) -> Execution {
+        let program = program.clone();
         let artifact = cache.path(program.artifact);
         let executor = match device.backend {
             Backend::Cpu => ExecutorChoice::Torch {
@@ -192,7 +204,7 @@ impl Workers {
                 ExecutorChoice::Simulated {
                     device_kind: device.kind.clone(),
                     profile_csv: table.to_csv(),
-                    compute_share: self.compute_share(task),
+                    compute_share,
                     folder: self.folder.simulated_device(&device.name),
                 }
             }
@@ -200,15 +212,15 @@ impl Workers {
         Execution {
             program,
             executor,
-            threads: threads(device, self.compute_share(task)),
+            threads: threads(device, compute_share),
             pipeline: self.settings.pipeline.for_backend(device.backend),
         }
     }
 
     fn compute_share(&self, task: &Task) -> Option<ComputeShare> {
         match task {
-            Task::Serve(replica) if self.settings.pipeline.compute_shares == Switch::On => {
-                replica.compute_share_pct
+            Task::Serve(replicas) if self.settings.pipeline.compute_shares == Switch::On => {
+                replicas.first().compute_share_pct
             }
             Task::Serve(_) | Task::Measure(_) => None,
         }
@@ -355,7 +367,16 @@ fn is_worker(
 /// Returns the name of a task in the log.
 fn label(task: &Task) -> String {
     match task {
-        Task::Serve(replica) => format!("{} of {}", replica.id, replica.program.model),
+        Task::Serve(replicas) => {
+            let models = replicas
+                .iter()
+                .map(|replica| replica.program.model.to_string());
+            format!(
+                "{} of {}",
+                replicas.id(),
+                models.collect::<Vec<_>>().join(", ")
+            )
+        }
         Task::Measure(profile) => format!("measurement of {}", profile.program.model),
     }
 }
@@ -373,7 +394,7 @@ fn threads(device: &Device, share: Option<ComputeShare>) -> u32 {
 /// Returns the memory that the plan reserves for a task; `None` for a measurement, which determines it.
 fn planned_memory(task: &Task) -> Option<ByteCount> {
     match task {
-        Task::Serve(replica) => replica.memory_bytes,
+        Task::Serve(replicas) => replicas.memory(),
         Task::Measure(_) => None,
     }
 }

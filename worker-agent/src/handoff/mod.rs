@@ -21,7 +21,7 @@ pub use log_limit::LOG_LIMIT;
 pub use packhorse_reconcile::WorkerReport;
 pub use process_identity::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-pub use task::{Execution, ExecutorChoice, PipelineSettings, ProfileTask, ServeTask};
+pub use task::{AlsoServed, Execution, ExecutorChoice, PipelineSettings, ProfileTask, ServeTask};
 
 /// The content of `status.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,9 +93,14 @@ impl Handoff {
         self.dir.join(TEMPORARY)
     }
 
-    /// Returns the absolute path of the Unix socket on which the worker listens, as others are told it; `None` if it is no text.
-    pub fn link_socket(&self) -> Option<String> {
-        let path = std::path::absolute(self.dir.join(LINK_SOCKET)).ok()?;
+    /// Returns the absolute path of the Unix socket on which the worker listens for its replica of this index, as others are told it; `None` if
+    /// it is no text.
+    pub fn link_socket(&self, index: usize) -> Option<String> {
+        let name = match index {
+            0 => LINK_SOCKET.to_owned(),
+            _ => format!("link-{index}.sock"),
+        };
+        let path = std::path::absolute(self.dir.join(name)).ok()?;
         path.into_os_string().into_string().ok()
     }
 
@@ -147,6 +152,7 @@ impl Handoff {
 #[cfg(test)]
 mod tests {
     use packhorse_cluster::{ByteCount, Capacity};
+    use packhorse_reconcile::AlsoListening;
 
     use super::*;
 
@@ -160,6 +166,11 @@ mod tests {
             WorkerReport::Ready {
                 address: "127.0.0.1:9".parse().unwrap(),
                 local_path: Some("/run/w/link.sock".to_owned()),
+                also: vec![AlsoListening {
+                    replica: "1-1".parse().unwrap(),
+                    address: "127.0.0.1:10".parse().unwrap(),
+                    local_path: None,
+                }],
                 memory: Some(ByteCount::new(7)),
                 capacity: Some(Capacity {
                     batch_size: 4,

@@ -14,6 +14,9 @@ pub struct ServeTask {
     pub replica: ReplicaId,
     /// The program and its device.
     pub execution: Execution,
+    /// The other replicas that the process runs, whose programs begin with the same operators on the same weights.
+    #[serde(default)]
+    pub also: Vec<AlsoServed>,
     /// The most rows of a batch, at most [`Program::rows_limit`].
     pub batch_size: u32,
     /// The address on which the worker listens for the gateway. For port 0 the status contains the chosen port.
@@ -24,6 +27,16 @@ pub struct ServeTask {
     pub link_tls: Option<LinkTls<ServerFiles>>,
     /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
     pub batch_limit_ms: u64,
+}
+
+/// Another replica of a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AlsoServed {
+    /// The replica's id.
+    pub replica: ReplicaId,
+    /// Its program, on the same device as the first.
+    pub execution: Execution,
 }
 
 /// The task of `packhorse-worker profile`: measure latency and memory for batch sizes 1, 2, 4, … up to the program's limit.

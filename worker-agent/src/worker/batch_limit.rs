@@ -102,7 +102,7 @@ pub(crate) struct BatchLimitSearch {
     /// The pipeline in which the sizes are tried.
     pub(crate) pipeline: Arc<Pipeline>,
     /// The program.
-    pub(crate) program: Program,
+    pub(crate) program: Arc<Program>,
     /// The content of synthetic inputs.
     pub(crate) fill: Fill,
     /// The limit that the search lowers.
@@ -157,6 +157,7 @@ impl BatchLimitSearch {
         self.pipeline.push(ReceivedBatch {
             batch,
             rows,
+            program: Arc::clone(&self.program),
             receive: Duration::ZERO,
             received_at: now(),
             reply: Box::new(SearchReply(outcome)),

@@ -6,6 +6,7 @@ mod report;
 use std::{
     env, fs,
     io::{self, Write},
+    iter,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::Command,
@@ -67,7 +68,15 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FILE")]
     signature: PathBuf,
 
-    /// Number of rows in a batch
+    /// File with another program that shares its backbone with the first; its batches are sent in turn (may be repeated)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tight", "defaults", "graphs"])]
+    also: Vec<PathBuf>,
+
+    /// Number of rows in a batch that is sent [default: those of --batch-size]
+    #[arg(long, value_name = "ROWS", requires = "also", value_parser = value_parser!(u32).range(1..=65_536))]
+    rows: Option<u32>,
+
+    /// Number of rows in a batch that is computed
     #[arg(long, value_name = "ROWS", default_value_t = 1, value_parser = value_parser!(u32).range(1..=65_536))]
     batch_size: u32,
 
@@ -164,8 +173,8 @@ fn print_error(reason: &str) {
 fn run(options: &BenchOptions) -> Result<Report, String> {
     let execution = execution(options)?;
     let program = &execution.program;
-    let inputs =
-        synthetic::input_headers(program, options.batch_size).map_err(|e| e.to_string())?;
+    let rows = options.rows.unwrap_or(options.batch_size);
+    let inputs = synthetic::input_headers(program, rows).map_err(|e| e.to_string())?;
     let measurement = if options.tight {
         measure_tight(options, &execution)?
     } else {
@@ -198,7 +207,7 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
         batches,
         seconds,
         batches_per_s: batches as f64 / seconds,
-        requests_per_s: batches as f64 * f64::from(options.batch_size) / seconds,
+        requests_per_s: batches as f64 * f64::from(rows) / seconds,
         input_bytes,
         stages_ms: (!stages.is_empty()).then(|| Stages::summarize(&stages)),
         batch_ms: (!periods.is_empty()).then(|| Summary::of(periods.iter().copied())),
@@ -262,6 +271,8 @@ struct Measurement {
 #[derive(Clone)]
 struct Ready {
     executor: Arc<dyn Executor>,
+    /// The executors of the other programs.
+    also: Vec<Arc<dyn Executor>>,
     /// The content of synthetic inputs that the program accepts.
     fill: Fill,
     /// The duration of the start.
@@ -271,21 +282,34 @@ struct Ready {
 /// Starts the executor for batches of the requested size.
 fn start(options: &BenchOptions, execution: &Execution) -> Result<Ready, String> {
     let began = now();
+    let preparation = if options.defaults {
+        Preparation::AsIs
+    } else {
+        Preparation::Optimized
+    };
+    let also = options
+        .also
+        .iter()
+        .map(|artifact| with_artifact(execution, artifact));
+    let also: Vec<Execution> = also.collect();
+    let started = if also.is_empty() {
+        executor::start(
+            execution,
+            options.batch_size,
+            WarmUpSizes::PowersOfTwo,
+            preparation,
+        )
+        .map(|started| vec![started])
+    } else {
+        let all: Vec<&Execution> = iter::once(execution).chain(&also).collect();
+        executor::start_together(&all, options.batch_size)
+    };
+    let mut started = started.map_err(|e| e.to_string())?.into_iter();
     let Started {
         executor,
         batch_size,
         fill,
-    } = executor::start(
-        execution,
-        options.batch_size,
-        WarmUpSizes::PowersOfTwo,
-        if options.defaults {
-            Preparation::AsIs
-        } else {
-            Preparation::Optimized
-        },
-    )
-    .map_err(|e| e.to_string())?;
+    } = started.next().expect("the first program has started");
     let took = now() - began;
     if batch_size < options.batch_size {
         return Err(format!(
@@ -298,9 +322,22 @@ fn start(options: &BenchOptions, execution: &Execution) -> Result<Ready, String>
     }
     Ok(Ready {
         executor,
+        also: started.map(|started| started.executor).collect(),
         fill,
         took,
     })
+}
+
+/// Returns the execution of a program with the same signature in another file.
+fn with_artifact(execution: &Execution, artifact: &Path) -> Execution {
+    let mut other = execution.clone();
+    if let ExecutorChoice::Torch {
+        artifact: of_other, ..
+    } = &mut other.executor
+    {
+        artifact.clone_into(of_other);
+    }
+    other
 }
 
 /// Waits for the end of standard input.
@@ -315,6 +352,7 @@ fn measure_tight(options: &BenchOptions, execution: &Execution) -> Result<Measur
         executor,
         fill,
         took: start_took,
+        ..
     } = start(options, execution)?;
     let (program, rows) = (&execution.program, options.batch_size);
     let text = |e: ExecutionError| e.to_string();
@@ -364,21 +402,22 @@ fn measure_pipeline(
             let Ok(ready) = started else {
                 return Ok(());
             };
-            pipeline.run(&*ready.executor, &execution.program)
+            pipeline.run(&*ready.executor)
         });
         let Ready {
             executor,
+            also,
             fill,
             took: start_took,
         } = started.recv().expect("the thread sends the outcome")?;
         let collector = scope.spawn(|| collect(outcomes));
         let load = LoadGenerator {
             pipeline: &pipeline,
-            executor: &*executor,
+            executors: iter::once(&executor).chain(&also).collect(),
             inputs,
             program: &execution.program,
             fill,
-            rows: options.batch_size,
+            rows: options.rows.unwrap_or(options.batch_size),
         };
         let usage = ProcessUsage::so_far();
         let began = now();
@@ -410,7 +449,7 @@ fn measure_pipeline(
 /// Produces batches, in place of the receiving threads.
 struct LoadGenerator<'a> {
     pipeline: &'a Pipeline,
-    executor: &'a dyn Executor,
+    executors: Vec<&'a Arc<dyn Executor>>,
     inputs: &'a [TensorHeader],
     program: &'a Program,
     fill: Fill,
@@ -421,14 +460,17 @@ impl LoadGenerator<'_> {
     fn run_until(&self, end: Instant, outcomes: &mpsc::Sender<Outcome>) -> Result<(), String> {
         let text = |e: ExecutionError| e.to_string();
         // The inputs are copied into every batch, like bytes from a socket.
-        let mut source = self.executor.prepare(self.inputs).map_err(text)?;
+        let mut source = self.executors[0].prepare(self.inputs).map_err(text)?;
         synthetic::fill_inputs(&mut *source, self.program, self.fill);
         let bytes: Vec<Vec<u8>> = (0..self.inputs.len())
             .map(|i| source.input_mut(i).to_vec())
             .collect();
         drop(source);
+        let program = Arc::new(self.program.clone());
+        let mut executors = self.executors.iter().cycle();
         while now() < end {
-            let mut batch = self.executor.prepare(self.inputs).map_err(text)?;
+            let executor = executors.next().expect("there is one");
+            let mut batch = executor.prepare(self.inputs).map_err(text)?;
             let started = now();
             for (i, bytes) in bytes.iter().enumerate() {
                 batch.input_mut(i).copy_from_slice(bytes);
@@ -437,6 +479,7 @@ impl LoadGenerator<'_> {
             self.pipeline.push(ReceivedBatch {
                 batch,
                 rows: self.rows,
+                program: Arc::clone(&program),
                 receive: received_at - started,
                 received_at,
                 reply: Box::new(BenchReply(outcomes.clone())),

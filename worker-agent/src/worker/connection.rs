@@ -53,16 +53,16 @@ const BATCHES_PER_CONNECTION: usize = PipelineSettings::MAX_IN_FLIGHT as usize +
 /// The size of the buffer for headers, in bytes. Larger inputs are read without it.
 const READ_BUFFER: usize = 16 << 10;
 
-/// The state that all connections of a worker share.
+/// The state that all connections to a replica of a worker share.
 pub(super) struct Link {
     /// The identity that the worker proves to gateways.
     pub(super) identity: WorkerIdentity,
     /// The secret shared with gateways.
     pub(super) secret: LinkSecret,
     /// TLS for gateways on other machines.
-    pub(super) tls: Option<Reloaded<ServerTls>>,
+    pub(super) tls: Option<Arc<Reloaded<ServerTls>>>,
     /// The program.
-    pub(super) program: Program,
+    pub(super) program: Arc<Program>,
     /// The most rows that fit into memory.
     pub(super) batch_limit: Arc<BatchLimit>,
     /// The executor, which provides the memory for inputs.
@@ -72,7 +72,7 @@ pub(super) struct Link {
     /// The semaphore of the batches of all connections, from the header to the answer.
     pub(super) batches: Arc<Semaphore>,
     /// The connections that have completed their handshake.
-    pub(super) open: OpenConnections,
+    pub(super) open: Arc<OpenConnections>,
 }
 
 /// The connections that have completed their handshake.
@@ -521,12 +521,12 @@ fn receive_batch(
     let received = ReceivedBatch {
         batch,
         rows,
+        program: Arc::clone(&link.program),
         receive: received_at - started,
         received_at,
         reply: Box::new(reply),
     };
-    link.pipeline
-        .push_or_run(received, &*link.executor, &link.program);
+    link.pipeline.push_or_run(received, &*link.executor);
     Ok(())
 }
 

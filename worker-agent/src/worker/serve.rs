@@ -1,7 +1,7 @@
 //! `packhorse-worker serve`: loads a program, then answers batches until SIGTERM.
 
 use std::{
-    fs, io,
+    fs, io, iter,
     net::{SocketAddr, TcpListener},
     os::unix::net::UnixListener,
     path::Path,
@@ -14,17 +14,16 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use packhorse_cluster::{ArtifactDigest, Capacity, Program};
+use packhorse_cluster::{Capacity, Program, ReplicaId};
+use packhorse_reconcile::AlsoListening;
 use packhorse_tls::LinkTls;
 use packhorse_wire::{LinkSecret, WorkerIdentity};
-use packhorse_worker_agent::handoff::{Handoff, ServeTask, WorkerReport, exit_code};
+use packhorse_worker_agent::handoff::{Execution, Handoff, ServeTask, WorkerReport, exit_code};
 
 use crate::{
     batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
     connection::{self, Link, OpenConnections},
-    executor::{
-        self, Executor, LOAD_LIMIT, Preparation, StartError, Started, WarmUpSizes, synthetic,
-    },
+    executor::{self, Executor, LOAD_LIMIT, StartError, Started, synthetic},
     pipeline::{DeviceFailed, Pipeline},
     semaphore::Semaphore,
     status_reporter::StatusReporter,
@@ -39,8 +38,8 @@ const FINAL_ANSWERS_LIMIT: Duration = Duration::from_secs(1);
 
 /// An event for the main thread.
 enum Event {
-    /// The executor has started, or has failed to.
-    Started(Result<Started, StartError>),
+    /// The executors of all replicas have started, or have failed to.
+    Started(Result<Vec<Started>, StartError>),
     /// Only batches of up to this number of rows fit into memory.
     BatchLimitFound(u32),
     /// The process was told to end.
@@ -80,22 +79,14 @@ fn run(
     let secret = read_secret(task.link_secret_file.as_deref()).map_err(StartError::transient)?;
     let tls = task.link_tls.as_ref().map(LinkTls::open_server).transpose();
     let tls = tls.map_err(|e| StartError::transient(format!("--link-tls: {e}")))?;
-    let listener = TcpListener::bind(task.listen)
-        .map_err(|e| StartError::transient(format!("cannot listen on {}: {e}", task.listen)))?;
-    let address = listener
-        .local_addr()
-        .map_err(|e| StartError::transient(e.to_string()))?;
-
-    let (local, local_path) = listen_locally(handoff).unzip();
-    let listening = (address, local_path);
+    let tls = tls.map(Arc::new);
+    let replicas = replicas(&task);
+    let listeners = (0..replicas.len()).map(|index| Listeners::open(&task, handoff, index));
+    let listeners: Vec<Listeners> = listeners.collect::<Result<_, _>>()?;
 
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
     spawn_compute(&task, Arc::clone(&pipeline), event_sender.clone());
-    let Started {
-        executor,
-        batch_size,
-        fill,
-    } = match events.recv_timeout(LOAD_LIMIT) {
+    let started = match events.recv_timeout(LOAD_LIMIT) {
         Ok(Event::Started(started)) => started?,
         Ok(Event::Terminate) => return Ok(exit_code::DONE),
         Ok(Event::BatchLimitFound(_) | Event::BatchTimedOut(_) | Event::DeviceFailed(_))
@@ -110,6 +101,8 @@ fn run(
         }
     };
 
+    let first = started.first().expect("a worker has a replica");
+    let (executor, batch_size) = (Arc::clone(&first.executor), first.batch_size);
     let (batch_limit, shortages) = BatchLimit::new(
         (batch_size < task.batch_size).then_some(batch_size),
         synthetic_bytes(&task.execution.program)?,
@@ -118,29 +111,39 @@ fn run(
     let search = BatchLimitSearch {
         executor: Arc::clone(&executor),
         pipeline: Arc::clone(&pipeline),
-        program: task.execution.program.clone(),
-        fill,
+        program: Arc::new(task.execution.program.clone()),
+        fill: first.fill,
         limit: Arc::clone(&batch_limit),
         batches: Arc::clone(&batches),
     };
     spawn_search(search, shortages, event_sender.clone());
     let ready = {
-        let (executor, in_flight) = (Arc::clone(&executor), task.execution.pipeline.in_flight);
+        let in_flight = task.execution.pipeline.in_flight;
+        let listening: Vec<AlsoListening> = listeners.iter().map(Listeners::places).collect();
         move |batch_size| ready_report(&*executor, &listening, batch_size, in_flight)
     };
-    let connections = Semaphore::new(MAX_CONNECTIONS);
-    let link = Arc::new(Link {
-        identity: identity(&task),
-        secret,
-        tls,
-        program: task.execution.program,
-        batch_limit,
-        executor,
-        pipeline: Arc::clone(&pipeline),
-        batches: Arc::clone(&batches),
-        open: OpenConnections::default(),
-    });
-    accept_all(listener, local, &link, &connections);
+    let connections = Semaphore::new(MAX_CONNECTIONS * replicas.len());
+    let open = Arc::new(OpenConnections::default());
+    for ((listeners, started), (replica, program)) in
+        listeners.into_iter().zip(started).zip(replicas)
+    {
+        let link = Arc::new(Link {
+            identity: WorkerIdentity {
+                replica,
+                artifact: program.artifact,
+                batch_size: task.batch_size,
+            },
+            secret: secret.clone(),
+            tls: tls.clone(),
+            program: Arc::new(program.clone()),
+            batch_limit: Arc::clone(&batch_limit),
+            executor: started.executor,
+            pipeline: Arc::clone(&pipeline),
+            batches: Arc::clone(&batches),
+            open: Arc::clone(&open),
+        });
+        accept_all(listeners, &link, &connections);
+    }
     spawn_watchdog(
         pipeline,
         Duration::from_millis(task.batch_limit_ms),
@@ -162,7 +165,7 @@ fn run(
             Some(Event::Terminate) if !draining => {
                 draining = true;
                 reporter.report(WorkerReport::Draining);
-                link.open.drain();
+                open.drain();
             }
             Some(Event::BatchLimitFound(rows)) if !draining => reporter.report(ready(rows)),
             Some(Event::BatchTimedOut(reason)) => {
@@ -187,13 +190,15 @@ fn synthetic_bytes(program: &Program) -> Result<u64, StartError> {
 
 fn ready_report(
     executor: &dyn Executor,
-    (address, local_path): &(SocketAddr, Option<String>),
+    listening: &[AlsoListening],
     batch_size: u32,
     in_flight: u32,
 ) -> WorkerReport {
+    let (first, also) = listening.split_first().expect("a worker has a replica");
     WorkerReport::Ready {
-        address: *address,
-        local_path: local_path.clone(),
+        address: first.address,
+        local_path: first.local_path.clone(),
+        also: also.to_vec(),
         memory: executor.memory(batch_size),
         capacity: Some(Capacity {
             batch_size,
@@ -203,9 +208,50 @@ fn ready_report(
     }
 }
 
-/// Listens on the Unix socket of the hand-over folder, and returns its path, too. Without it gateways of this host connect by TCP.
-fn listen_locally(handoff: &Handoff) -> Option<(UnixListener, String)> {
-    let socket = handoff.link_socket()?;
+/// Returns the replicas of a worker with their programs, the first of which is that of the task itself.
+fn replicas(task: &ServeTask) -> Vec<(ReplicaId, &Program)> {
+    let also = task.also.iter();
+    let also = also.map(|also| (also.replica, &also.execution.program));
+    iter::once((task.replica, &task.execution.program))
+        .chain(also)
+        .collect()
+}
+
+/// The sockets on which the worker listens for one of its replicas.
+struct Listeners {
+    replica: ReplicaId,
+    anywhere: TcpListener,
+    address: SocketAddr,
+    local: Option<(UnixListener, String)>,
+}
+
+impl Listeners {
+    /// Listens for the replica of this index.
+    fn open(task: &ServeTask, handoff: &Handoff, index: usize) -> Result<Self, StartError> {
+        let listen = task.listen;
+        let anywhere = TcpListener::bind(listen)
+            .map_err(|e| StartError::transient(format!("cannot listen on {listen}: {e}")))?;
+        let address = anywhere.local_addr();
+        Ok(Self {
+            replica: replicas(task)[index].0,
+            address: address.map_err(|e| StartError::transient(e.to_string()))?,
+            anywhere,
+            local: listen_locally(handoff, index),
+        })
+    }
+
+    fn places(&self) -> AlsoListening {
+        AlsoListening {
+            replica: self.replica,
+            address: self.address,
+            local_path: self.local.as_ref().map(|(_, path)| path.clone()),
+        }
+    }
+}
+
+/// Listens on a Unix socket of the hand-over folder, and returns its path, too. Without it gateways of this host connect by TCP.
+fn listen_locally(handoff: &Handoff, index: usize) -> Option<(UnixListener, String)> {
+    let socket = handoff.link_socket(index)?;
     // Of a process that ended in the same folder.
     let _ = fs::remove_file(&socket);
     match UnixListener::bind(&socket) {
@@ -214,15 +260,6 @@ fn listen_locally(handoff: &Handoff) -> Option<(UnixListener, String)> {
             tracing::warn!(%error, "cannot listen on link.sock; gateways connect by TCP");
             None
         }
-    }
-}
-
-fn identity(task: &ServeTask) -> WorkerIdentity {
-    let artifact: ArtifactDigest = task.execution.program.artifact;
-    WorkerIdentity {
-        replica: task.replica,
-        artifact,
-        batch_size: task.batch_size,
     }
 }
 
@@ -251,22 +288,22 @@ fn forward_signals(events: Sender<Event>) {
     });
 }
 
-/// Starts the thread that computes. It also loads the program, because libtorch keeps threads and settings per thread.
+/// Starts the thread that computes. It also loads the programs, because libtorch keeps threads and settings per thread.
 fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event>) {
-    let (execution, batch_size) = (task.execution.clone(), task.batch_size);
+    let task = task.clone();
     thread::spawn(move || {
-        let started = executor::start(
-            &execution,
-            batch_size,
-            WarmUpSizes::All,
-            Preparation::Optimized,
-        );
-        let executor = started.as_ref().ok().map(|s| Arc::clone(&s.executor));
+        let also = task.also.iter().map(|also| &also.execution);
+        let executions: Vec<&Execution> = iter::once(&task.execution).chain(also).collect();
+        let started = executor::start_together(&executions, task.batch_size);
+        let executor = started
+            .as_ref()
+            .ok()
+            .map(|all| Arc::clone(&all[0].executor));
         let _ = events.send(Event::Started(started));
         let Some(executor) = executor else {
             return;
         };
-        if let Err(failure) = pipeline.run(&*executor, &execution.program) {
+        if let Err(failure) = pipeline.run(&*executor) {
             let _ = events.send(Event::DeviceFailed(failure));
         }
     });
@@ -285,15 +322,11 @@ fn spawn_search(
 }
 
 /// Accepts connections from anywhere, and those of this host.
-fn accept_all(
-    listener: TcpListener,
-    local: Option<UnixListener>,
-    link: &Arc<Link>,
-    connections: &Arc<Semaphore>,
-) {
-    let accept = move || listener.accept().map(|(stream, _)| stream);
+fn accept_all(listeners: Listeners, link: &Arc<Link>, connections: &Arc<Semaphore>) {
+    let anywhere = listeners.anywhere;
+    let accept = move || anywhere.accept().map(|(stream, _)| stream);
     spawn_accept(accept, connection::serve, link, connections);
-    if let Some(listener) = local {
+    if let Some((listener, _)) = listeners.local {
         let accept = move || listener.accept().map(|(stream, _)| stream);
         spawn_accept(accept, connection::serve_local, link, connections);
     }

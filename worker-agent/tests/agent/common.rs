@@ -283,6 +283,7 @@ pub(crate) fn replica(id: &str) -> WantedReplica {
         compute_share_pct: None,
         memory_bytes: None,
         attempt: 0,
+        worker: None,
     }
 }
 

@@ -12,7 +12,7 @@ use packhorse_worker_agent::handoff::exit_code;
 use crate::torch::{modules, written_by};
 
 /// Inspects a file whose program has one input of 32-bit numbers with these dimensions and any output.
-fn inspect(file: &Path, dims: &str) -> Output {
+pub(crate) fn inspect(file: &Path, dims: &str) -> Output {
     let folder = tempfile::tempdir().unwrap();
     let signature = folder.path().join("model.json");
     let text = format!(

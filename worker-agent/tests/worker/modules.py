@@ -138,6 +138,69 @@ class Spacious(torch.nn.Module):
         return x + torch.ones([1 << 24], device=x.device)[-1]
 
 
+class Backbone(torch.nn.Module):
+    """Changes its intermediate results in place, and asks for the number of rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(3, 16, 3, bias=False)
+        self.norm = torch.nn.BatchNorm2d(16)
+        self.relu = torch.nn.ReLU(inplace=True)
+        self.deeper = torch.nn.Conv2d(16, 32, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.relu(self.norm(self.convolution(x)))
+        x = self.relu(self.deeper(x)).mean([2, 3], keepdim=True)
+        return x.view(x.size(0), -1)
+
+
+class Headed(torch.nn.Module):
+    def __init__(self, backbone: Backbone, head: torch.nn.Module):
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.backbone(x))
+
+
+class InPlace(torch.nn.Module):
+    """Overwrites what it gets."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x.add_(1.0)
+        return x * 2.0
+
+
+class Picky(torch.nn.Module):
+    """Throws at what is above 9."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.max()) > 9.0:
+            raise RuntimeError("it is too large")
+        return x - 1.0
+
+
+class RowsLast(torch.nn.Module):
+    """A backbone after which the rows are the last dimension."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).t().contiguous()
+
+
+class Upright(torch.nn.Module):
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.factor).t()
+
+
 class Answer(NamedTuple):
     half: torch.Tensor
     twice: torch.Tensor
@@ -179,6 +242,24 @@ class Versatile(torch.nn.Module):
         return self.forward(x).half
 
 
+torch.manual_seed(7)
+backbone = Backbone().eval()
+with torch.no_grad():
+    backbone.norm.running_mean.uniform_(-1, 1)
+    backbone.norm.running_var.uniform_(0.5, 2)
+heads = {
+    "Linear": torch.nn.Linear(32, 2),
+    "Softmax": torch.nn.Sequential(torch.nn.Linear(32, 5), torch.nn.Softmax(dim=1)),
+    "Identity": torch.nn.Identity(),
+    "InPlace": InPlace(),
+    "Picky": Picky(),
+}
+for name, head in heads.items():
+    torch.jit.script(Headed(backbone, head).eval()).save(f"{sys.argv[1]}/Headed{name}.pt")
+torch.jit.script(Headed(Backbone(), torch.nn.Linear(32, 2)).eval()).save(f"{sys.argv[1]}/HeadedOther.pt")
+rows_last = RowsLast().eval()
+for name, factor in [("Once", 1.0), ("Twice", 2.0)]:
+    torch.jit.script(Headed(rows_last, Upright(factor)).eval()).save(f"{sys.argv[1]}/Upright{name}.pt")
 torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
 for module in [Spacious, Affine, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

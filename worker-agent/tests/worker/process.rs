@@ -190,6 +190,7 @@ pub(crate) fn serve_task(execution: Execution) -> ServeTask {
         replica: "5-1".parse().unwrap(),
         batch_size: execution.program.rows_limit(),
         execution,
+        also: Vec::new(),
         listen: "127.0.0.1:0".parse().unwrap(),
         link_tls: None,
         link_secret_file: None,

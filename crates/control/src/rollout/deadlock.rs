@@ -61,10 +61,14 @@ pub(super) fn victims(
             });
         match victim {
             Some(victim) => {
-                gone.insert(victim.id());
-                let waits = progress_of(victim).starting;
-                if !waits && leaving.insert(victim.observed.model()) {
-                    victims.insert(victim.id());
+                // Its worker ends with all that it runs.
+                let of_worker = || earlier.iter().filter(|e| e.worker() == victim.worker());
+                gone.extend(of_worker().map(EarlierReplica::id));
+                let waits = of_worker()
+                    .any(|e| progress_of(e).starting || leaving.contains(e.observed.model()));
+                if !waits {
+                    leaving.extend(of_worker().map(|e| e.observed.model()));
+                    victims.extend(of_worker().map(EarlierReplica::id));
                 }
             }
             None => {
@@ -113,13 +117,19 @@ fn project(
         let planned: BTreeSet<&ModelId> =
             input.planned.iter().map(ObservedReplica::model).collect();
         let before = gone.len();
-        gone.extend(
-            earlier
-                .iter()
-                .filter(|e| !kept.contains(e.observed.model()))
-                .filter(|e| successors(input, e).all(|s| planned.contains(s) && !kept.contains(s)))
-                .map(EarlierReplica::id),
-        );
+        let stays = |e: &&EarlierReplica<'_>| {
+            let mut successors = successors(input, e);
+            kept.contains(e.observed.model())
+                || successors.any(|s| !planned.contains(s) || kept.contains(s))
+        };
+        let staying: BTreeSet<ReplicaId> = earlier
+            .iter()
+            .filter(|e| !gone.contains(&e.id()))
+            .filter(stays)
+            .map(EarlierReplica::worker)
+            .collect();
+        let leave = earlier.iter().filter(|e| !staying.contains(&e.worker()));
+        gone.extend(leave.map(EarlierReplica::id));
         if gone.len() == before {
             return will_serve;
         }

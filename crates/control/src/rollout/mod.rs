@@ -402,6 +402,7 @@ fn wanted_replica(replica: &PlacedReplica) -> WantedReplica {
         compute_share_pct: spec.compute_share,
         memory_bytes: spec.memory.filter(|memory| *memory > ByteCount::ZERO),
         attempt: 0,
+        worker: replica.worker,
     }
 }
 

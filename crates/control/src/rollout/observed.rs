@@ -126,6 +126,10 @@ impl EarlierReplica<'_> {
     pub(super) fn id(&self) -> ReplicaId {
         self.observed.replica.id
     }
+
+    pub(super) fn worker(&self) -> ReplicaId {
+        self.observed.replica.worker()
+    }
 }
 
 impl StepInput<'_> {
@@ -142,10 +146,19 @@ impl StepInput<'_> {
             *sum = sum.saturating_add(e.observed.memory());
         }
         let mut order: Vec<&ObservedReplica<'_>> = self.planned.iter().collect();
-        order.sort_by_key(|p| (p.status().is_none(), p.replica.id));
+        order.sort_by_key(|p| (p.status().is_none(), p.replica.worker(), p.replica.id));
         let mut full: BTreeSet<&DeviceId> = BTreeSet::new();
         let mut started = BTreeSet::new();
+        // The replicas of a worker start together, with the first of them.
+        let mut first: BTreeMap<ReplicaId, ReplicaId> = BTreeMap::new();
         for p in order {
+            let first = *first.entry(p.replica.worker()).or_insert(p.replica.id);
+            if first != p.replica.id {
+                if started.contains(&first) {
+                    started.insert(p.replica.id);
+                }
+                continue;
+            }
             // Without earlier replicas no memory comes free later, and the plan itself keeps to the device's memory.
             if let Some(sum) = held.get_mut(p.device()) {
                 let with = sum.saturating_add(p.memory());

@@ -27,7 +27,10 @@ impl StepInput<'_> {
         let mut earlier = self.earlier.clone();
         let mut broken = BTreeSet::new();
         let started = loop {
-            earlier.retain(EarlierReplica::still_needed);
+            // The replicas of a worker leave together, with its memory.
+            let needed = earlier.iter().filter(|e| e.still_needed());
+            let workers: BTreeSet<ReplicaId> = needed.map(EarlierReplica::worker).collect();
+            earlier.retain(|e| workers.contains(&e.worker()));
             let started = self.started(&earlier, &BTreeSet::new());
             let superseded = self.superseded(&earlier);
             let victims = deadlock::victims(self, &earlier, &started);

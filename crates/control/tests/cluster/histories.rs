@@ -18,6 +18,7 @@ use proptest::{
 };
 
 use crate::{
+    backbones::operators_of_backbone,
     clients::End,
     estimates::operators,
     machine::LoadFailure,
@@ -83,6 +84,8 @@ enum Inspection {
     Unreadable,
     /// They take this memory, in MiB, and this time for each row, in milliseconds.
     Operators(u64, f64),
+    /// They begin with the same operators on the same weights.
+    Backbone,
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -99,15 +102,16 @@ fn step() -> impl Strategy<Value = Step> {
         Just(PolicyFault::Moves)
     ];
     let inspection = prop_oneof![
-        Just(Inspection::Nothing),
-        Just(Inspection::Unreadable),
+        1 => Just(Inspection::Nothing),
+        1 => Just(Inspection::Unreadable),
+        4 => Just(Inspection::Backbone),
         // Nearly as measured.
-        Just(Inspection::Operators(900, 1.0)),
+        1 => Just(Inspection::Operators(900, 1.0)),
         // Two replicas of the models do not fit beside each other, though it seems so.
-        Just(Inspection::Operators(300, 0.2)),
+        1 => Just(Inspection::Operators(300, 0.2)),
         // No place seems to be good enough.
-        Just(Inspection::Operators(900, 300.0)),
-        Just(Inspection::Operators(4000, 1.0)),
+        1 => Just(Inspection::Operators(900, 300.0)),
+        1 => Just(Inspection::Operators(4000, 1.0)),
     ];
     prop_oneof![
         8 => (1_u64..4000).prop_map(Step::Wait),
@@ -293,6 +297,7 @@ impl History {
                     Inspection::Nothing => None,
                     Inspection::Unreadable => Some("{".to_owned()),
                     Inspection::Operators(memory, ms) => Some(operators(memory, ms)),
+                    Inspection::Backbone => Some(operators_of_backbone()),
                 };
                 let machine = cluster.machine(node(number).as_str());
                 let after = Duration::from_millis(200);

@@ -12,7 +12,7 @@ use packhorse_cluster::{
 };
 use packhorse_control::{LeaseClaim, NodeReport};
 use packhorse_reconcile::{
-    Action, Event, ExitCause, Fence, Limits, Reconciler, Task, TaskId, WorkerReport,
+    Action, AlsoListening, Event, ExitCause, Fence, Limits, Reconciler, Task, TaskId, WorkerReport,
 };
 use packhorse_serving::BatchKey;
 
@@ -394,10 +394,16 @@ impl Machine {
                 };
                 (report, exit(cause))
             }
-            (None, Task::Serve(_)) => {
+            (None, Task::Serve(replicas)) => {
+                let also = replicas.also().iter().map(|replica| AlsoListening {
+                    replica: replica.id,
+                    address: address(pid),
+                    local_path: None,
+                });
                 let report = WorkerReport::Ready {
                     address: address(pid),
                     local_path: None,
+                    also: also.collect(),
                     memory: None,
                     capacity: None,
                 };
@@ -419,22 +425,32 @@ impl Machine {
         exit
     }
 
-    /// Returns the process of the replica's worker that listens on the address and answers.
-    pub(crate) fn listens(&self, now: Time, replica: ReplicaId, at: SocketAddr) -> Option<u32> {
-        let process = self.processes.get(&TaskId::Replica(replica))?;
+    /// Returns the worker of the replica, if its process listens on the address and answers.
+    pub(crate) fn listens(
+        &self,
+        now: Time,
+        replica: ReplicaId,
+        at: SocketAddr,
+    ) -> Option<(TaskId, u32)> {
+        let runs = |task: &Task| match task {
+            Task::Serve(replicas) => replicas.iter().any(|running| running.id == replica),
+            Task::Measure(_) => false,
+        };
+        let mut processes = self.processes.iter();
+        let (id, process) = processes.find(|(_, process)| runs(&process.task))?;
         let ready =
             matches!(&process.report, WorkerReport::Ready { address, .. } if *address == at);
         let stopped = process.stopped_until.is_some_and(|until| until > now);
-        (ready && !stopped).then_some(process.pid)
+        (ready && !stopped).then(|| (id.clone(), process.pid))
     }
 
     /// Returns the memory that the serving processes of each device have.
     pub(crate) fn used_memory(&self) -> BTreeMap<&str, ByteCount> {
         let mut used: BTreeMap<&str, ByteCount> = BTreeMap::new();
         for process in self.processes.values() {
-            if let Task::Serve(replica) = &process.task {
-                let sum = used.entry(replica.device.as_str()).or_default();
-                *sum = sum.saturating_add(replica.memory_bytes.unwrap_or_default());
+            if let Task::Serve(replicas) = &process.task {
+                let sum = used.entry(process.task.device()).or_default();
+                *sum = sum.saturating_add(replicas.memory().unwrap_or_default());
             }
         }
         used

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
 #![expect(clippy::print_stdout, reason = "the trace of a history")]
 
+mod backbones;
 mod clients;
 mod data_plane;
 mod drains;

@@ -213,7 +213,7 @@ impl VirtualCluster {
         let id = socket.target.replica.id;
         let node = socket.target.replica.spec.device.node();
         let machine = self.machines.get(node).filter(|m| m.hears() && m.speaks());
-        let Some(pid) = machine.and_then(|m| m.listens(now, id, socket.target.address)) else {
+        let Some(worker) = machine.and_then(|m| m.listens(now, id, socket.target.address)) else {
             gateway.data_plane.disconnected(now, key, "refused");
             self.schedule(RECONNECT, Scheduled::Connects(start, key, attempt));
             return;
@@ -224,7 +224,7 @@ impl VirtualCluster {
         let open = OpenConnection {
             replica: key,
             node: node.clone(),
-            worker: (TaskId::Replica(id), pid),
+            worker,
             outstanding: BTreeMap::new(),
             to_worker: now,
             to_gateway: now,

@@ -869,7 +869,9 @@ impl VirtualCluster {
             .collect();
         let runs_unwanted = self.machines.values().any(|machine| {
             machine.processes.values().any(|p| match &p.task {
-                packhorse_reconcile::Task::Serve(r) => !wanted.contains(&r.id),
+                packhorse_reconcile::Task::Serve(replicas) => {
+                    replicas.iter().all(|replica| !wanted.contains(&replica.id))
+                }
                 packhorse_reconcile::Task::Measure(_) => false,
             })
         });

@@ -68,6 +68,7 @@ pub fn plan(problem: &Problem, options: &PlanningOptions, placed: &[Placed]) -> 
             compute_share: (replicas > 1).then_some(share),
             duty_cycle: None,
             memory: None,
+            backbone: None,
         }
     };
     let mut plan = Plan::empty(NAME, problem, &Shortfall::NoDeviceWithMemoryLeft);

@@ -78,6 +78,7 @@ fn measured_pairs_are_predicted_within_five_percent() {
             compute_share: ComputeShare::new(number(cell + 4)).ok(),
             duty_cycle: None,
             memory: None,
+            backbone: None,
         };
         let predicted = predicted(&problem, &[replica(0), replica(1)]).unwrap();
         for (predicted, measured) in predicted.iter().zip([number(6), number(7)]) {

@@ -451,6 +451,7 @@ fn igniter_as_published(_: &[&Row]) -> Predictor {
             compute_share: ComputeShare::new(f64::from(load.share)).ok(),
             duty_cycle: None,
             memory: None,
+            backbone: None,
         };
         let replicas: Vec<PlannedReplica> = loads.iter().enumerate().map(replica).collect();
         let igniter = policy("igniter").unwrap();

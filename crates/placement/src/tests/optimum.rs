@@ -123,6 +123,7 @@ fn possible_replicas(
                         compute_share: share.map(|share| ComputeShare::new(share).unwrap()),
                         duty_cycle: None,
                         memory: None,
+                        backbone: None,
                     });
                     all.push((left.saturating_sub(memory), free - taken, more));
                 }

@@ -343,5 +343,6 @@ fn planned(control: &Control<'_>, node: &NodeName, wanted: &WantedReplica) -> Pl
         compute_share: wanted.compute_share_pct,
         duty_cycle: replica.and_then(|replica| replica.spec.duty_cycle),
         memory: wanted.memory_bytes,
+        backbone: None,
     }
 }

@@ -399,8 +399,10 @@ fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica], ids: &[DeviceId]) -
             compute_share: planned.compute_share,
             duty_cycle: planned.duty_cycle,
             memory: None,
+            backbone: None,
         },
         phase: ReplicaPhase::Planned,
+        worker: None,
     });
     let kinds = ids.iter().zip(&problem.devices);
     let kinds = kinds.take(scenario.devices_at_start());

@@ -258,6 +258,7 @@ impl InferenceGateway {
                 id,
                 spec: ReplicaSpec::new(program, "n/gpu0".parse().unwrap(), 8),
                 phase: ReplicaPhase::Planned,
+                worker: None,
             },
             address,
             local_path: None,

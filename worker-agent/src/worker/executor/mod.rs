@@ -21,5 +21,7 @@ pub(crate) use signature::{check_batch, check_outputs};
 pub(crate) use stages::{
     ComputedBatch, Executed, Executor, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage,
 };
-pub(crate) use start::{LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, start};
+pub(crate) use start::{
+    LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, start, start_together,
+};
 pub(crate) use started::{Preparation, Started, WarmUpSizes};

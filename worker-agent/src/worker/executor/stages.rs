@@ -1,6 +1,6 @@
 //! The seam between the worker and its executors: a trait for the executor, and one for a batch in each stage.
 
-use std::time::Duration;
+use std::{any::Any, time::Duration};
 
 use packhorse_cluster::ByteCount;
 use packhorse_wire::TensorHeader;
@@ -16,6 +16,19 @@ pub(crate) trait Executor: Send + Sync {
     /// # Errors
     /// If there is not enough memory.
     fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError>;
+
+    /// Runs batches of this executor and of those that were started with it, and returns the outcome of each.
+    fn run_together(
+        &self,
+        batches: Vec<Box<dyn PreparedBatch>>,
+    ) -> Vec<Result<Executed, ExecutionError>> {
+        batches.into_iter().map(PreparedBatch::run).collect()
+    }
+
+    /// Returns the most rows of batches that take less time together than one after the other; 0 if none do.
+    fn most_rows_together(&self) -> u32 {
+        0
+    }
 
     /// Returns the memory that a replica with batches of this size has needed so far, or is known to need.
     fn memory(&self, batch_size: u32) -> Option<ByteCount>;
@@ -35,7 +48,7 @@ pub(crate) trait Executor: Send + Sync {
 }
 
 /// A batch whose inputs are being filled.
-pub(crate) trait PreparedBatch: Send {
+pub(crate) trait PreparedBatch: Any + Send {
     /// Returns the bytes of an input, [`TensorHeader::byte_len`] of them: little-endian, row-major, without gaps. Their content is
     /// undefined until it is written.
     fn input_mut(&mut self, index: usize) -> &mut [u8];

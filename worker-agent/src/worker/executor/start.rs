@@ -1,6 +1,6 @@
 //! The choice and the start of an executor, and the end of its process.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use packhorse_cluster::Profile;
 use packhorse_estimator::OperatorGraph;
@@ -58,20 +58,81 @@ pub(crate) fn start(
         ExecutorChoice::Torch {
             artifact,
             cuda_device,
-        } => torch::start(&torch::StartOptions {
-            program: &execution.program,
+        } => torch::start(&torch_options(
+            execution,
             artifact,
-            cuda_device: *cuda_device,
-            threads: execution.threads,
+            *cuda_device,
             batch_size,
             sizes,
             preparation,
-            pipeline: execution.pipeline,
-        }),
+        )),
         #[cfg(not(feature = "torch"))]
         ExecutorChoice::Torch { .. } => Err(StartError::permanent(
             "this worker was built without libtorch",
         )),
+    }
+}
+
+/// Loads and warms up programs that share a backbone, and returns an executor for each. If they cannot share it, each is started for itself.
+/// Like [`start`] otherwise.
+///
+/// # Errors
+/// Those of [`start`].
+pub(crate) fn start_together(
+    executions: &[&Execution],
+    batch_size: u32,
+) -> Result<Vec<Started>, StartError> {
+    let (sizes, preparation) = (WarmUpSizes::All, Preparation::Optimized);
+    #[cfg(feature = "torch")]
+    if executions.len() > 1 {
+        let options = executions.iter().map(|execution| {
+            let options = |artifact, cuda_device| {
+                torch_options(
+                    execution,
+                    artifact,
+                    cuda_device,
+                    batch_size,
+                    sizes,
+                    preparation,
+                )
+            };
+            match &execution.executor {
+                ExecutorChoice::Torch {
+                    artifact,
+                    cuda_device,
+                } => Some(options(artifact, *cuda_device)),
+                ExecutorChoice::Simulated { .. } => None,
+            }
+        });
+        if let Some(options) = options.collect::<Option<Vec<_>>>() {
+            match torch::start_together(&options) {
+                Err(error) => tracing::warn!(%error, "the programs do not share a backbone"),
+                started => return started,
+            }
+        }
+    }
+    let start = |execution: &&Execution| start(execution, batch_size, sizes, preparation);
+    executions.iter().map(start).collect()
+}
+
+#[cfg(feature = "torch")]
+fn torch_options<'a>(
+    execution: &'a Execution,
+    artifact: &'a Path,
+    cuda_device: Option<u32>,
+    batch_size: u32,
+    sizes: WarmUpSizes,
+    preparation: Preparation,
+) -> torch::StartOptions<'a> {
+    torch::StartOptions {
+        program: &execution.program,
+        artifact,
+        cuda_device,
+        threads: execution.threads,
+        batch_size,
+        sizes,
+        preparation,
+        pipeline: execution.pipeline,
     }
 }
 

@@ -10,7 +10,8 @@ mod tests;
 
 use std::{
     collections::VecDeque,
-    sync::{Condvar, Mutex, MutexGuard, mpsc},
+    iter,
+    sync::{Arc, Condvar, Mutex, MutexGuard, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -49,6 +50,8 @@ pub(crate) struct ReceivedBatch {
     pub(crate) batch: Box<dyn PreparedBatch>,
     /// The number of rows.
     pub(crate) rows: u32,
+    /// The program that the batch is for.
+    pub(crate) program: Arc<Program>,
     /// The time from the header to the last byte.
     pub(crate) receive: Duration,
     /// The time at which the last byte was received.
@@ -93,6 +96,7 @@ enum Phase {
 /// The part of a batch that is kept here while it is in the stages, so that the watch can answer it.
 struct BatchInFlight {
     rows: u32,
+    program: Arc<Program>,
     receive: Duration,
     received_at: Instant,
     reply: Box<dyn BatchReply>,
@@ -122,12 +126,7 @@ impl Pipeline {
     }
 
     /// Accepts a batch. If none is before it, and it is expected to take less time than to wake the computing thread, it is computed here.
-    pub(crate) fn push_or_run(
-        &self,
-        batch: ReceivedBatch,
-        executor: &dyn Executor,
-        program: &Program,
-    ) {
+    pub(crate) fn push_or_run(&self, batch: ReceivedBatch, executor: &dyn Executor) {
         let mut state = self.lock();
         let is_short = state.last_compute.is_some_and(|time| time < SHORT);
         let is_free = state.waiting.is_empty() && state.in_flight.is_empty();
@@ -138,7 +137,7 @@ impl Pipeline {
         let batch = state.begin(batch);
         drop(state);
         // A failure of the device ends the computing thread, too, which reports it.
-        let _ = self.answer_first(batch.run(), executor, program);
+        let _ = self.answer_first(batch.run(), executor);
         if !self.lock().waiting.is_empty() {
             self.changed.notify_all();
         }
@@ -169,18 +168,24 @@ impl Pipeline {
         self.changed.notify_all();
     }
 
-    /// Computes batches until there will be no more. Must be called on the thread on which the executor was started.
+    /// Computes batches until there will be no more, those that wait for the executor together where it takes less time so. Must be called on
+    /// the thread on which the executor was started.
     ///
     /// # Errors
     /// If the device fails.
-    pub(crate) fn run(
-        &self,
-        executor: &dyn Executor,
-        program: &Program,
-    ) -> Result<(), DeviceFailed> {
+    pub(crate) fn run(&self, executor: &dyn Executor) -> Result<(), DeviceFailed> {
         if !self.settings.streams {
+            let most_rows = executor.most_rows_together();
             while let Some(batch) = self.next_batch() {
-                self.answer_first(batch.run(), executor, program)?;
+                let more = self.more_batches(most_rows);
+                if more.is_empty() {
+                    self.answer_first(batch.run(), executor)?;
+                    continue;
+                }
+                let batches = iter::once(batch).chain(more).collect();
+                for outcome in executor.run_together(batches) {
+                    self.answer_first(outcome, executor)?;
+                }
             }
             let failure = self.lock().failure.take();
             return failure.map_or(Ok(()), |reason| Err(DeviceFailed(reason)));
@@ -199,7 +204,7 @@ impl Pipeline {
             let copy_out = scope.spawn(move || {
                 for batch in computed {
                     let outcome = batch.and_then(|batch: Box<dyn ComputedBatch>| batch.copy_out());
-                    self.answer_first(outcome, executor, program)?;
+                    self.answer_first(outcome, executor)?;
                 }
                 Ok(())
             });
@@ -239,12 +244,27 @@ impl Pipeline {
         Some(state.begin(received))
     }
 
+    /// Returns the batches that wait and can be computed together with those in flight, as long as they have at most this many rows.
+    fn more_batches(&self, most_rows: u32) -> Vec<Box<dyn PreparedBatch>> {
+        let mut state = self.lock();
+        let mut rows: u32 = state.in_flight.iter().map(|batch| batch.rows).sum();
+        let mut more = Vec::new();
+        while let Some(next) = state.waiting.front() {
+            rows = rows.saturating_add(next.rows);
+            if rows > most_rows {
+                break;
+            }
+            let received = state.waiting.pop_front().expect("there is a first");
+            more.push(state.begin(received));
+        }
+        more
+    }
+
     /// Answers the first batch in flight.
     fn answer_first(
         &self,
         outcome: Result<Executed, ExecutionError>,
         executor: &dyn Executor,
-        program: &Program,
     ) -> Result<(), DeviceFailed> {
         let first = {
             let mut state = self.lock();
@@ -261,7 +281,7 @@ impl Pipeline {
             return Ok(());
         };
         let checked = outcome.and_then(|executed| {
-            check_outputs(program, batch.rows, &executed.outputs)?;
+            check_outputs(&batch.program, batch.rows, &executed.outputs)?;
             Ok(executed)
         });
         match checked {
@@ -340,6 +360,7 @@ impl State {
         }
         self.in_flight.push_back(BatchInFlight {
             rows: received.rows,
+            program: received.program,
             receive: received.receive,
             received_at: received.received_at,
             reply: received.reply,

@@ -147,7 +147,7 @@ impl TestBench {
         };
         let pipeline = Arc::new(Pipeline::new(settings));
         let runs = Arc::clone(&pipeline);
-        let running = Some(thread::spawn(move || runs.run(&NoExecutor, &program())));
+        let running = Some(thread::spawn(move || runs.run(&NoExecutor)));
         let (starting, began) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         Self {
@@ -175,7 +175,7 @@ impl TestBench {
     fn receive(&mut self, number: u32) -> JoinHandle<()> {
         let batch = self.batch(number, true);
         let pipeline = Arc::clone(&self.pipeline);
-        thread::spawn(move || pipeline.push_or_run(batch, &NoExecutor, &program()))
+        thread::spawn(move || pipeline.push_or_run(batch, &NoExecutor))
     }
 
     fn batch(&mut self, number: u32, wanted: bool) -> ReceivedBatch {
@@ -198,6 +198,7 @@ impl TestBench {
         ReceivedBatch {
             batch: Box::new(batch),
             rows: 1,
+            program: Arc::new(program()),
             receive: Duration::ZERO,
             received_at: now(),
             reply: Box::new(reply),

@@ -32,7 +32,7 @@ pub(super) struct Prepared {
 }
 
 /// A batch whose inputs are on the device, or are being copied there.
-struct Loaded {
+pub(super) struct Loaded {
     /// The first field, because it must be dropped first.
     buffers: HeldBuffers,
     layout: Vec<BufferedTensor>,
@@ -42,7 +42,7 @@ struct Loaded {
 }
 
 /// A batch whose outputs are on the device, or are being computed.
-struct Computed {
+pub(super) struct Computed {
     loaded: Loaded,
     outputs: Vec<Tensor>,
     compute: Interval,
@@ -61,9 +61,11 @@ impl BufferedTensor {
 }
 
 /// The interval between two events of a stream.
-struct Interval {
-    start: StreamEvent,
-    end: StreamEvent,
+pub(super) struct Interval {
+    /// The first event.
+    pub(super) start: StreamEvent,
+    /// The second event.
+    pub(super) end: StreamEvent,
 }
 
 impl Interval {
@@ -124,7 +126,8 @@ pub(super) fn input_buffer_size(inputs: &[TensorHeader]) -> usize {
 impl Prepared {
     /// Waits for free buffers and prepares a batch in them.
     pub(super) fn new(device: &Arc<Device>, inputs: &[TensorHeader]) -> Result<Self, TorchError> {
-        let padding = RowPadding::for_batch(&device.programs, inputs);
+        let programs = device.programs();
+        let padding = programs.and_then(|programs| RowPadding::for_batch(programs, inputs));
         let padded = inputs.iter().map(|input| match padding {
             Some(padding) => padding.padded_header(input),
             None => Ok(input.clone()),
@@ -168,12 +171,19 @@ impl PreparedBatch for Prepared {
     }
 
     fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError> {
+        Ok(Box::new((*self).load()?))
+    }
+}
+
+impl Prepared {
+    /// Copies the inputs to the device, or enqueues the copies.
+    pub(super) fn load(self) -> Result<Loaded, TorchError> {
         let Self {
             device,
             mut buffers,
             inputs: layout,
             padding,
-        } = *self;
+        } = self;
         if let Some(padding) = padding {
             for Range { start, end } in layout.iter().map(BufferedTensor::range) {
                 padding.fill(buffers.inputs.bytes_mut(start, end - start));
@@ -187,30 +197,51 @@ impl PreparedBatch for Prepared {
         let start = stream.record_event()?;
         let inputs = buffers.copy_to_device(&layout)?;
         let end = stream.record_event()?;
-        Ok(Box::new(Loaded {
+        Ok(Loaded {
             buffers,
             layout,
             inputs,
             copy_in: Interval { start, end },
             padding,
-        }))
+        })
+    }
+}
+
+impl Loaded {
+    /// Returns the device that the batch is on.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        &self.buffers.device
+    }
+
+    /// Returns the inputs on the device.
+    pub(super) fn inputs(&self) -> &[Tensor] {
+        &self.inputs
+    }
+
+    /// Lets a stream wait until the inputs are on the device.
+    pub(super) fn wait_in(&self, stream: &StageStream) -> Result<(), TorchError> {
+        stream.wait_event(&self.copy_in.end)
+    }
+
+    /// Returns the batch with its outputs.
+    pub(super) fn computed(self, outputs: Vec<Tensor>, compute: Interval) -> Computed {
+        Computed {
+            loaded: self,
+            outputs,
+            compute,
+        }
     }
 }
 
 impl LoadedBatch for Loaded {
     fn compute(self: Box<Self>) -> Result<Box<dyn ComputedBatch>, ExecutionError> {
-        let loaded = *self;
-        let device = &loaded.buffers.device;
+        let device = self.device();
         let stream = &device.streams.compute;
-        stream.wait_event(&loaded.copy_in.end)?;
+        self.wait_in(stream)?;
         let start = stream.record_event()?;
-        let outputs = device.run(stream, &loaded.inputs)?;
+        let outputs = device.run(stream, &self.inputs)?;
         let end = stream.record_event()?;
-        Ok(Box::new(Computed {
-            loaded,
-            outputs,
-            compute: Interval { start, end },
-        }))
+        Ok(Box::new(self.computed(outputs, Interval { start, end })))
     }
 
     fn repeat(

@@ -1,4 +1,4 @@
-//! A device with a loaded program: the programs, streams and buffers that the stages of all batches use.
+//! A device with a loaded program: the code, streams and buffers that the stages of all batches use.
 
 use std::sync::{Arc, OnceLock};
 
@@ -8,14 +8,14 @@ use super::{
     error::{TorchError, TorchErrorKind},
     graphs::{Graphs, InputShapes},
     programs::Programs,
-    shim::{Buffer, Graph, Module, StageStream},
+    shim::{Backbone, BatchOf, Buffer, Graph, Module, StageStream},
 };
 use crate::executor::pool::Pool;
 
 /// A device with a loaded program.
 pub(super) struct Device {
-    /// The loaded programs.
-    pub(super) programs: Programs<Module>,
+    /// The loaded code.
+    pub(super) code: Code,
     /// The recorded runs, or the reason why there are none; unset unless recording was requested.
     pub(super) graphs: OnceLock<Result<Graphs, String>>,
     /// The index of the CUDA device; `None` is the CPU.
@@ -26,7 +26,21 @@ pub(super) struct Device {
     pub(super) buffers: Arc<Pool<BatchBuffers>>,
 }
 
+/// The loaded code of a model.
+pub(super) enum Code {
+    /// The programs of its file.
+    Programs(Programs<Module>),
+    /// One of the programs with a backbone.
+    OfBackbone {
+        /// All programs with the backbone.
+        backbone: Arc<Backbone>,
+        /// The index of the model's.
+        program: usize,
+    },
+}
+
 /// The streams of the three stages. They work at the same time, unless all are the same stream.
+#[derive(Clone)]
 pub(super) struct Streams {
     pub(super) copy_in: Arc<StageStream>,
     pub(super) compute: Arc<StageStream>,
@@ -73,7 +87,14 @@ impl Device {
                 return graph.replay(stream, inputs);
             }
         }
-        self.module(inputs)?.forward(stream, inputs)
+        match &self.code {
+            Code::Programs(programs) => module(programs, inputs)?.forward(stream, inputs),
+            Code::OfBackbone { backbone, program } => {
+                let program = *program;
+                let mut outputs = backbone.forward(stream, &[BatchOf { program, inputs }])?;
+                Ok(outputs.pop().expect("one batch was run"))
+            }
+        }
     }
 
     /// Records a run with these inputs. The graph shares the memory of `pool_owner`.
@@ -82,20 +103,33 @@ impl Device {
         inputs: &[Tensor],
         pool_owner: Option<&Graph>,
     ) -> Result<Graph, TorchError> {
-        let module = self.module(inputs)?;
+        let Code::Programs(programs) = &self.code else {
+            return Err(TorchError {
+                text: "programs with a shared backbone are not recorded".to_owned(),
+                kind: TorchErrorKind::Exception,
+            });
+        };
+        let module = module(programs, inputs)?;
         Graph::record(module, &self.streams.compute, inputs, pool_owner)
     }
 
-    /// Returns the program for inputs with this number of rows.
-    fn module(&self, inputs: &[Tensor]) -> Result<&Module, TorchError> {
-        let rows = inputs
-            .first()
-            .and_then(|input| input.size().first().copied());
-        let rows = u64::try_from(rows.unwrap_or(1)).unwrap_or(1);
-        self.programs.for_rows(rows).ok_or_else(|| TorchError {
-            text: format!("{rows} rows are more than the package accepts"),
-            kind: TorchErrorKind::Exception,
-        })
+    /// Returns the programs of the model's file; `None` if it shares its code.
+    pub(super) fn programs(&self) -> Option<&Programs<Module>> {
+        match &self.code {
+            Code::Programs(programs) => Some(programs),
+            Code::OfBackbone { .. } => None,
+        }
+    }
+
+    /// Returns the backbone and the index of the model's program.
+    ///
+    /// # Panics
+    /// If the model does not share its code.
+    pub(super) fn backbone(&self) -> (&Arc<Backbone>, usize) {
+        match &self.code {
+            Code::OfBackbone { backbone, program } => (backbone, *program),
+            Code::Programs(_) => panic!("a model with code of its own"),
+        }
     }
 
     /// Waits until the streams have done all their work. A device that fails does none any more, either.
@@ -111,4 +145,16 @@ impl Device {
                 .and_then(|event| event.wait_until_complete());
         }
     }
+}
+
+/// Returns the program for inputs with this number of rows.
+fn module<'a>(programs: &'a Programs<Module>, inputs: &[Tensor]) -> Result<&'a Module, TorchError> {
+    let rows = inputs
+        .first()
+        .and_then(|input| input.size().first().copied());
+    let rows = u64::try_from(rows.unwrap_or(1)).unwrap_or(1);
+    programs.for_rows(rows).ok_or_else(|| TorchError {
+        text: format!("{rows} rows are more than the package accepts"),
+        kind: TorchErrorKind::Exception,
+    })
 }

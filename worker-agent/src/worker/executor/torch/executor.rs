@@ -6,8 +6,9 @@ use packhorse_cluster::{ByteCount, Program};
 use packhorse_wire::TensorHeader;
 
 use super::{
+    backbone,
     batch::{Prepared, input_buffer_size},
-    device::{BatchBuffers, Device, Streams},
+    device::{BatchBuffers, Code, Device, Streams},
     error::{TorchError, TorchErrorKind},
     options::StartOptions,
     process_memory,
@@ -17,7 +18,7 @@ use super::{
 use crate::executor::{
     error::{ExecutionError, StartError},
     pool::Pool,
-    stages::{Executor, PreparedBatch},
+    stages::{Executed, Executor, PreparedBatch},
     synthetic,
 };
 
@@ -26,6 +27,8 @@ pub(super) struct TorchExecutor {
     /// The device with the program.
     pub(super) device: Arc<Device>,
     buffers: usize,
+    /// The most rows of batches that run together; 0 if none do.
+    most_rows_together: u32,
     /// The resident memory of the process before the program was loaded.
     resident_before: Option<ByteCount>,
 }
@@ -64,8 +67,24 @@ impl TorchExecutor {
         for module in programs.iter() {
             check_arity(program, module.arity().map_err(load_error)?)?;
         }
-        let pinned = cuda_device.is_some();
-        let largest = input_buffer_size(&synthetic::input_headers(program, options.batch_size)?);
+        let streams = Streams::new(cuda_device, options.pipeline.streams);
+        let streams = streams.map_err(ExecutionError::from)?;
+        Self::with_code(options, Code::Programs(programs), streams, resident_before)
+    }
+
+    /// Allocates the buffers for a model whose code is loaded.
+    ///
+    /// # Errors
+    /// If there is not enough memory.
+    pub(super) fn with_code(
+        options: &StartOptions<'_>,
+        code: Code,
+        streams: Streams,
+        resident_before: Option<ByteCount>,
+    ) -> Result<Self, StartError> {
+        let pinned = options.cuda_device.is_some();
+        let inputs = synthetic::input_headers(options.program, options.batch_size)?;
+        let largest = input_buffer_size(&inputs);
         let buffers = options.pipeline.buffers();
         let allocate = || -> Result<BatchBuffers, TorchError> {
             Ok(BatchBuffers {
@@ -74,18 +93,26 @@ impl TorchExecutor {
             })
         };
         let allocated = (0..buffers).map(|_| allocate()).collect::<Result<_, _>>();
-        let streams = Streams::new(cuda_device, options.pipeline.streams);
         Ok(Self {
             device: Arc::new(Device {
-                programs,
+                code,
                 graphs: OnceLock::new(),
-                cuda_index: cuda_device,
-                streams: streams.map_err(ExecutionError::from)?,
+                cuda_index: options.cuda_device,
+                streams,
                 buffers: Pool::new(allocated.map_err(ExecutionError::from)?),
             }),
             buffers,
+            most_rows_together: 0,
             resident_before,
         })
+    }
+
+    /// Returns the executor with batches of this many rows, of all programs with the same backbone, that run together.
+    pub(super) fn joining(self, most_rows_together: u32) -> Self {
+        Self {
+            most_rows_together,
+            ..self
+        }
     }
 
     /// Enlarges all buffers to the size of the largest, because a device pauses while memory is pinned.
@@ -122,6 +149,17 @@ fn check_arity(program: &Program, (required, accepted): (usize, usize)) -> Resul
 impl Executor for TorchExecutor {
     fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
         Ok(Box::new(Prepared::new(&self.device, inputs)?))
+    }
+
+    fn run_together(
+        &self,
+        batches: Vec<Box<dyn PreparedBatch>>,
+    ) -> Vec<Result<Executed, ExecutionError>> {
+        backbone::run_together(batches)
+    }
+
+    fn most_rows_together(&self) -> u32 {
+        self.most_rows_together
     }
 
     /// Returns the memory of the executor so far. On the CPU it is the growth of the process's largest resident memory since just

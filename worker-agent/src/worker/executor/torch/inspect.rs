@@ -3,11 +3,11 @@
 use std::{fs::File, path::Path};
 
 use packhorse_cluster::{Datatype, Program};
-use packhorse_estimator::{OperatorGraph, RecordedOperator, RecordedRun};
+use packhorse_estimator::{OperatorGraph, ReadWeights, RecordedOperator, RecordedRun};
 
 use super::{
     package,
-    shim::{Input, operators},
+    shim::{Input, operators, weights},
 };
 use crate::executor::synthetic::input_dims;
 
@@ -53,13 +53,29 @@ pub(in crate::executor) fn inspect(
     let [smaller, larger] = &runs[..] else {
         return Err("the operators cannot be read".to_owned());
     };
-    let graph = OperatorGraph::from_runs(parameters[0], parameters[1], smaller, larger)
+    let mut graph = OperatorGraph::from_runs(parameters[0], parameters[1], smaller, larger)
         .ok_or("the program runs other operators for other batch sizes")?;
+    match weights(artifact) {
+        Ok(lines) => graph.weights = parse_weights(&lines).ok_or("the weights cannot be read")?,
+        Err(error) => tracing::info!(error = error.summary(), "the program shares no backbone"),
+    }
     graph.check().map_err(|e| e.to_string())?;
     Ok(graph)
 }
 
-/// Reads the lines of the shim.
+/// Reads the lines of the shim about weights.
+fn parse_weights(lines: &str) -> Option<Vec<ReadWeights>> {
+    let weights = lines.lines().map(|line| {
+        let (digest, bytes) = line.split_once(',')?;
+        Some(ReadWeights {
+            digest: digest.parse().ok()?,
+            bytes: bytes.parse().ok()?,
+        })
+    });
+    weights.collect()
+}
+
+/// Reads the lines of the shim about operators.
 fn parse(lines: &str) -> Option<([u64; 2], Vec<RecordedRun>)> {
     let mut parameters = None;
     let mut runs: Vec<RecordedRun> = Vec::new();

@@ -1,5 +1,6 @@
 //! The executor of libtorch: TorchScript programs, and packages that were compiled ahead of time, on the CPU or on a CUDA device.
 
+mod backbone;
 mod batch;
 mod device;
 mod error;
@@ -17,6 +18,7 @@ mod start;
 mod warm_up;
 
 use super::error::ExecutionError;
+pub(super) use backbone::start_together;
 pub(super) use inspect::inspect;
 pub(super) use options::StartOptions;
 pub(super) use profiler::{run_under_profiler, write_trace};

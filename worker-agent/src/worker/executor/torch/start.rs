@@ -17,16 +17,7 @@ use crate::executor::{
 /// Loads and warms up the program with the strongest optimization that works: some programs cannot be optimised, a few not even frozen, and
 /// some fail only when they run. A package was compiled for its device beforehand and is not optimised further.
 pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, StartError> {
-    // Only the first call in a process has an effect.
-    tch::set_num_threads(i32::try_from(options.threads).unwrap_or(i32::MAX).max(1));
-    tch::set_num_interop_threads(1);
-    if let Some(index) = options.cuda_device
-        && i64::from(index) >= Cuda::device_count()
-    {
-        return Err(StartError::transient(format!(
-            "libtorch finds no CUDA device {index}"
-        )));
-    }
+    configure(options)?;
     let names = File::open(options.artifact).and_then(package::program_names);
     let names =
         names.map_err(|e| StartError::transient(format!("the model file cannot be read: {e}")))?;
@@ -47,6 +38,19 @@ pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, 
             tracing::info!(%error, "the program cannot be frozen");
             start_with(options, &script, Optimization::Plain)
         })
+}
+
+/// Sets libtorch's threads, and checks that it finds the device.
+pub(super) fn configure(options: &StartOptions<'_>) -> Result<(), StartError> {
+    // Only the first call in a process has an effect.
+    tch::set_num_threads(i32::try_from(options.threads).unwrap_or(i32::MAX).max(1));
+    tch::set_num_interop_threads(1);
+    match options.cuda_device {
+        Some(index) if i64::from(index) >= Cuda::device_count() => Err(StartError::transient(
+            format!("libtorch finds no CUDA device {index}"),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Starts the programs with these names, which only a package has.

@@ -13,6 +13,12 @@ pub(super) struct Module {
     opaque: [u8; 0],
 }
 
+/// The opaque type `packhorse_backbone`.
+#[repr(C)]
+pub(super) struct Backbone {
+    opaque: [u8; 0],
+}
+
 /// The opaque type `packhorse_stream`.
 #[repr(C)]
 pub(super) struct Stream {
@@ -62,6 +68,39 @@ unsafe extern "C" {
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_module_free(module: *mut Module);
+    pub(super) fn packhorse_backbone_load(
+        paths: *const *const c_char,
+        count: usize,
+        cuda_device: c_int,
+        backbone: *mut *mut Backbone,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_backbone_keeps_rows(
+        backbone: *mut Backbone,
+        stream: *const Stream,
+        inputs: *const TensorPtr,
+        input_count: usize,
+        keeps: *mut c_int,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_backbone_forward(
+        backbone: *mut Backbone,
+        stream: *const Stream,
+        inputs: *const TensorPtr,
+        input_count: usize,
+        programs: *const usize,
+        batch_count: usize,
+        outputs: *mut TensorPtr,
+        capacity: usize,
+        output_counts: *mut usize,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_backbone_weights(
+        path: *const c_char,
+        text: *mut *mut c_char,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_backbone_free(backbone: *mut Backbone);
     pub(super) fn packhorse_operators(
         path: *const c_char,
         batches: *const i64,

@@ -4,6 +4,7 @@
 //! Every function of the shim catches libtorch's exceptions, and runs in inference mode on whatever thread it is called.
 #![expect(unsafe_code, reason = "libtorch is C++")]
 
+mod backbone;
 mod buffer;
 mod call;
 mod ffi;
@@ -15,6 +16,7 @@ mod process;
 mod profiler;
 mod stream;
 
+pub(super) use backbone::{Backbone, BatchOf, weights};
 pub(super) use buffer::{Buffer, HostTensor, header_of};
 pub(super) use graph::Graph;
 pub(super) use memory::{cuda_multiprocessors, cuda_peak_memory, release_cuda_memory};

@@ -1,0 +1,375 @@
+//! Models that share a backbone: how they are found, and how any policy plans them.
+//!
+//! Programs share a backbone if they begin with the same operators on the same weights, such as classifiers that were trained on one frozen
+//! network. One worker then runs the replicas of all of them on a device, holds the backbone once, and computes batches of several models in
+//! one run. To a policy they are a single model, with the rate of all and the strictest SLO; each replica of that model becomes one of each of
+//! them.
+//!
+//! Sources: prefix batching, Nexus (Shen et al., SOSP 2019, section 5.3); the graph merger of Usher (Shubha et al., OSDI 2024, section 3.4),
+//! which also merges weights that are merely alike. That changes answers, and is not done here.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use packhorse_cluster::{
+    ArtifactDigest, BackboneId, ByteCount, DemandedModel, DeviceIndex, ModelForecast, ModelId,
+    ModelIndex, Plan, PlannedReplica, Problem, Profile, ProfileRow, ProfileSource,
+    RequestsPerSecond,
+};
+
+use crate::{models::Model, state::State};
+
+/// The part of the weights of each model that the backbone must have at least.
+const LEAST_SHARED: f64 = 0.5;
+/// The most by which the SLOs of models may differ: the strictest one counts for all.
+const MOST_SLO_RATIO: f64 = 2.0;
+/// The most models of a backbone. Each has a connection to the worker and its own queue.
+const MOST_MODELS: usize = 16;
+
+/// The models that share a backbone, at least two.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backbone {
+    members: Vec<Member>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Member {
+    model: ModelId,
+    artifact: ArtifactDigest,
+    /// The bytes of the weights that it does not share.
+    own: ByteCount,
+}
+
+/// A model that may share its backbone.
+struct Candidate<'a> {
+    id: &'a ModelId,
+    model: &'a Model,
+    weights: BTreeMap<u64, u64>,
+    /// The bytes of all weights.
+    all: u64,
+}
+
+impl State {
+    /// Returns the backbones that several models share. A model is in one at most.
+    pub(crate) fn backbones(&self) -> Vec<Backbone> {
+        let models = self.models.iter();
+        let mut open: Vec<Candidate<'_>> = models
+            .filter_map(|(id, model)| Candidate::new(id, model))
+            .collect();
+        let mut backbones = Vec::new();
+        while !open.is_empty() {
+            let first = open.remove(0);
+            let mut shared = first.weights.clone();
+            let mut together = vec![first];
+            open = open.into_iter().fold(Vec::new(), |mut others, candidate| {
+                let common = candidate.common(&shared);
+                let fits = together
+                    .iter()
+                    .all(|member| member.fits(&candidate, &common));
+                if together.len() < MOST_MODELS && fits {
+                    shared = common;
+                    together.push(candidate);
+                } else {
+                    others.push(candidate);
+                }
+                others
+            });
+            if together.len() > 1 {
+                backbones.push(Backbone::of(&together, &shared));
+            }
+        }
+        backbones
+    }
+}
+
+impl<'a> Candidate<'a> {
+    /// Returns the model as a candidate; `None` if it shares nothing.
+    fn new(id: &'a ModelId, model: &'a Model) -> Option<Self> {
+        let weights = &model.operators.as_ref()?.weights;
+        let program = &model.program;
+        let is_possible = program.batches() && model.failure.is_none() && !weights.is_empty();
+        let shareable = weights.iter().filter(|read| read.digest != 0);
+        is_possible.then(|| Self {
+            id,
+            model,
+            weights: shareable.map(|read| (read.digest, read.bytes)).collect(),
+            all: weights.iter().map(|read| read.bytes).sum(),
+        })
+    }
+
+    /// Returns those of some weights that this model has, too.
+    fn common(&self, weights: &BTreeMap<u64, u64>) -> BTreeMap<u64, u64> {
+        let common = weights
+            .iter()
+            .filter(|(digest, _)| self.weights.contains_key(digest));
+        common.map(|(digest, bytes)| (*digest, *bytes)).collect()
+    }
+
+    /// Returns true if the two models can share these weights.
+    fn fits(&self, other: &Self, shared: &BTreeMap<u64, u64>) -> bool {
+        let (one, two) = (self.model, other.model);
+        let (slo, other_slo) = (one.spec.slo, two.spec.slo);
+        let bytes: u64 = shared.values().sum();
+        let is_most = |all: u64| bytes as f64 >= LEAST_SHARED * all as f64;
+        one.program.inputs == two.program.inputs
+            && slo.as_secs_f64() <= MOST_SLO_RATIO * other_slo.as_secs_f64()
+            && other_slo.as_secs_f64() <= MOST_SLO_RATIO * slo.as_secs_f64()
+            && is_most(self.all)
+            && is_most(other.all)
+    }
+}
+
+impl Backbone {
+    fn of(together: &[Candidate<'_>], shared: &BTreeMap<u64, u64>) -> Self {
+        let shared: u64 = shared.values().sum();
+        let members = together.iter().map(|candidate| Member {
+            model: candidate.id.clone(),
+            artifact: candidate.model.program.artifact,
+            own: ByteCount::new(candidate.all.saturating_sub(shared)),
+        });
+        Self {
+            members: members.collect(),
+        }
+    }
+
+    /// Returns the models.
+    pub fn models(&self) -> impl Iterator<Item = &ModelId> {
+        self.members.iter().map(|member| &member.model)
+    }
+}
+
+/// A problem in which models that share a backbone are one model.
+#[derive(Debug)]
+pub(crate) struct MergedProblem<'a> {
+    original: &'a Problem,
+    merged: Problem,
+    /// For each model of the merged problem those of the original that it stands for. The first of several is the slowest.
+    members: Vec<Vec<ModelIndex>>,
+    /// The backbones of the merged models, by their index.
+    backbones: BTreeMap<usize, &'a Backbone>,
+}
+
+impl<'a> MergedProblem<'a> {
+    /// Merges the models of a problem; `None` if no two share a backbone.
+    pub(crate) fn new(original: &'a Problem, backbones: &'a [Backbone]) -> Option<Self> {
+        let indices: BTreeMap<&ModelId, ModelIndex> = original
+            .models()
+            .map(|(index, model)| (&model.id, index))
+            .collect();
+        let mut groups: BTreeMap<ModelIndex, (Vec<ModelIndex>, &Backbone)> = BTreeMap::new();
+        for backbone in backbones {
+            let found = backbone.models().filter_map(|id| indices.get(id).copied());
+            let mut found: Vec<ModelIndex> = found.collect();
+            let limits = found
+                .iter()
+                .map(|index| original.models[index.0].max_batch_size);
+            let rows = limits.min().unwrap_or(1);
+            found.sort_by_key(|index| Reverse(slowest_time(original, *index, rows)));
+            if found.len() > 1 {
+                let place = *found.iter().min().expect("there are some");
+                groups.insert(place, (found, backbone));
+            }
+        }
+        if groups.is_empty() {
+            return None;
+        }
+        let grouped: BTreeSet<ModelIndex> = groups
+            .values()
+            .flat_map(|(members, _)| members.iter().copied())
+            .collect();
+        let mut merged = Self {
+            original,
+            merged: Problem {
+                models: Vec::new(),
+                current: Vec::new(),
+                ..original.clone()
+            },
+            members: Vec::new(),
+            backbones: BTreeMap::new(),
+        };
+        for (index, model) in original.models() {
+            if let Some((members, backbone)) = groups.remove(&index) {
+                merged.backbones.insert(merged.members.len(), backbone);
+                merged.add_merged(members, backbone);
+            } else if !grouped.contains(&index) {
+                merged.merged.models.push(model.clone());
+                merged.members.push(vec![index]);
+            }
+        }
+        merged.merged.current = merged.collapse(&original.current);
+        Some(merged)
+    }
+
+    /// Returns the merged problem.
+    pub(crate) fn problem(&self) -> &Problem {
+        &self.merged
+    }
+
+    fn add_merged(&mut self, members: Vec<ModelIndex>, backbone: &Backbone) {
+        let demanded = |index: &ModelIndex| &self.original.models[index.0];
+        let all = || members.iter().map(demanded);
+        let first = demanded(&members[0]);
+        let rate: f64 = all().map(|model| model.rate.get()).sum();
+        let model = DemandedModel {
+            id: first.id.clone(),
+            rate: RequestsPerSecond::new(rate).unwrap_or(first.rate),
+            slo: all().map(|model| model.slo).min().unwrap_or(first.slo),
+            max_batch_size: all()
+                .map(|model| model.max_batch_size)
+                .min()
+                .unwrap_or(first.max_batch_size),
+            payload: all()
+                .map(|model| model.payload)
+                .max()
+                .unwrap_or(first.payload),
+            load_time: all().map(|model| model.load_time).sum(),
+            latency_scale: all().map(|model| model.latency_scale).fold(0.0, f64::max),
+        };
+        let more = backbone
+            .members
+            .iter()
+            .filter(|member| member.model != first.id);
+        let more: ByteCount = more.map(|member| member.own).sum();
+        let profiles = &mut self.merged.profiles;
+        let kinds: Vec<_> = self
+            .original
+            .profiles
+            .of_model(&first.id)
+            .map(|(kind, profile)| (kind.clone(), Arc::clone(profile)))
+            .collect();
+        for (kind, profile) in kinds {
+            let is_known =
+                |model: &DemandedModel| self.original.profiles.get(&model.id, &kind).is_some();
+            if all().all(is_known) {
+                profiles.insert(first.id.clone(), kind, with_more_memory(&profile, more));
+            } else {
+                profiles.remove(&first.id, &kind);
+            }
+        }
+        self.merged.models.push(model);
+        self.members.push(members);
+    }
+
+    /// Converts replicas of the original problem. Those of merged models that do not share a worker have no counterpart.
+    pub(crate) fn collapse(&self, replicas: &[PlannedReplica]) -> Vec<PlannedReplica> {
+        let mut places: BTreeMap<ModelIndex, usize> = BTreeMap::new();
+        for (merged, members) in self.members.iter().enumerate() {
+            places.extend(members.iter().map(|member| (*member, merged)));
+        }
+        let mut seen: BTreeSet<(DeviceIndex, BackboneId)> = BTreeSet::new();
+        let mut collapsed = Vec::new();
+        for replica in replicas {
+            let Some(merged) = places.get(&replica.model) else {
+                continue;
+            };
+            let is_kept = match (self.backbones.get(merged), replica.backbone) {
+                (None, _) => true,
+                (Some(_), None) => false,
+                (Some(_), Some(backbone)) => seen.insert((replica.device, backbone)),
+            };
+            if is_kept {
+                collapsed.push(PlannedReplica {
+                    model: ModelIndex(*merged),
+                    memory: None,
+                    backbone: None,
+                    ..replica.clone()
+                });
+            }
+        }
+        collapsed
+    }
+
+    /// Converts a plan of the merged problem into one of the original.
+    pub(crate) fn expand(&self, plan: Plan) -> Plan {
+        let mut replicas = Vec::new();
+        let mut numbers: BTreeMap<(ModelIndex, DeviceIndex), u64> = BTreeMap::new();
+        for replica in plan.replicas {
+            let members = &self.members[replica.model.0];
+            let Some(backbone) = self.backbones.get(&replica.model.0) else {
+                let model = members[0];
+                replicas.push(PlannedReplica { model, ..replica });
+                continue;
+            };
+            let number = numbers.entry((replica.model, replica.device)).or_default();
+            let artifacts = backbone.members.iter().map(|member| member.artifact);
+            let id = BackboneId::new(artifacts, *number);
+            *number += 1;
+            let profile = self.merged.profile(replica.model, replica.device);
+            let memory = profile.and_then(|profile| profile.memory(replica.batch_size));
+            let mut sorted = members.clone();
+            sorted.sort_unstable();
+            for (place, model) in sorted.into_iter().enumerate() {
+                replicas.push(PlannedReplica {
+                    model,
+                    memory: if place == 0 {
+                        memory
+                    } else {
+                        Some(ByteCount::ZERO)
+                    },
+                    backbone: Some(id),
+                    ..replica.clone()
+                });
+            }
+        }
+        replicas.sort_by_key(|replica| (replica.model, replica.device));
+        Plan {
+            policy: plan.policy,
+            models: self.expand_forecasts(&plan.models),
+            replicas,
+        }
+    }
+
+    /// Divides the forecast of each merged model among those that it stands for, by their rates.
+    pub(crate) fn expand_forecasts(&self, forecasts: &[ModelForecast]) -> Vec<ModelForecast> {
+        let mut expanded: BTreeMap<ModelIndex, ModelForecast> = BTreeMap::new();
+        for ((members, merged), forecast) in
+            self.members.iter().zip(&self.merged.models).zip(forecasts)
+        {
+            for member in members {
+                let rate = self.original.models[member.0].rate.get();
+                let part = if members.len() == 1 {
+                    1.0
+                } else {
+                    rate / merged.rate.get().max(f64::MIN_POSITIVE)
+                };
+                let goodput = RequestsPerSecond::new(forecast.goodput.get() * part);
+                expanded.insert(
+                    *member,
+                    ModelForecast {
+                        goodput: goodput.unwrap_or(RequestsPerSecond::ZERO),
+                        ..forecast.clone()
+                    },
+                );
+            }
+        }
+        expanded.into_values().collect()
+    }
+}
+
+/// Returns the time of a batch of a model on the kind of device on which it takes longest.
+fn slowest_time(problem: &Problem, index: ModelIndex, rows: u32) -> Duration {
+    let profiles = problem.profiles.of_model(&problem.models[index.0].id);
+    let times = profiles.map(|(_, profile)| profile.latency(rows));
+    times.max().unwrap_or_default()
+}
+
+/// Returns a profile with more memory at every batch size.
+fn with_more_memory(profile: &Profile, more: ByteCount) -> Profile {
+    let rows = profile.rows().iter().map(|row| ProfileRow {
+        memory: row.memory.map(|memory| memory.saturating_add(more)),
+        ..*row
+    });
+    let rows = rows.collect();
+    let made = match profile.source() {
+        ProfileSource::Measured => Profile::new(rows),
+        ProfileSource::Estimated => Profile::estimated(rows),
+    };
+    made.expect("the rows of a profile make one")
+}
+
+#[cfg(test)]
+mod tests;

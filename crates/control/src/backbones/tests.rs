@@ -1,0 +1,190 @@
+use packhorse_cluster::{Device, DeviceKind, ProfileTable};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn rps(rate: f64) -> RequestsPerSecond {
+    RequestsPerSecond::new(rate).unwrap()
+}
+
+fn model(name: &str, rate: f64, slo_ms: u64, max_batch_size: u32) -> DemandedModel {
+    DemandedModel {
+        id: name.parse().unwrap(),
+        rate: rps(rate),
+        slo: Duration::from_millis(slo_ms),
+        max_batch_size,
+        payload: ByteCount::new(100),
+        load_time: Duration::from_secs(2),
+        latency_scale: 1.0,
+    }
+}
+
+/// A problem with the models x, a, b, c on two devices. Each takes 100 MiB and 4 MiB for each row; b is the slowest.
+fn problem() -> Problem {
+    let kind: DeviceKind = "T4".parse().unwrap();
+    let mut profiles = ProfileTable::default();
+    for (name, ms) in [("x", 1.0), ("a", 2.0), ("b", 3.0), ("c", 2.0)] {
+        let rows = [1_u32, 8].map(|batch_size| ProfileRow {
+            batch_size,
+            latency: Duration::from_secs_f64(ms * 1e-3 * f64::from(batch_size)),
+            latency_p99: None,
+            memory: Some(ByteCount::new((100 + 4 * u64::from(batch_size)) * MIB)),
+            compute_share: packhorse_cluster::ComputeShare::WHOLE,
+            achieved_occupancy: None,
+            mean_occupancy: None,
+            sm_utilization: None,
+        });
+        let profile = Profile::new(rows.to_vec()).unwrap();
+        profiles.insert(name.parse().unwrap(), kind.clone(), profile);
+    }
+    let device = Device {
+        kind,
+        memory: ByteCount::new(1000 * MIB),
+        multiprocessors: None,
+        node: "n".parse().unwrap(),
+        cost_per_hour: None,
+    };
+    Problem {
+        devices: vec![device.clone(), device],
+        models: vec![
+            model("x", 5.0, 100, 8),
+            model("a", 10.0, 50, 8),
+            model("b", 20.0, 60, 4),
+            model("c", 30.0, 70, 8),
+        ],
+        profiles,
+        ..Problem::default()
+    }
+}
+
+/// The backbone of a, b and c, whose heads have 1, 2 and 3 MiB.
+fn backbone() -> Backbone {
+    let members = ["a", "b", "c"].into_iter().zip(1_u8..);
+    Backbone {
+        members: members
+            .map(|(name, number)| Member {
+                model: name.parse().unwrap(),
+                artifact: ArtifactDigest::from_sha256([number; 32]),
+                own: ByteCount::new(u64::from(number) * MIB),
+            })
+            .collect(),
+    }
+}
+
+#[test]
+fn models_of_a_backbone_are_one_model_with_the_rate_of_all_and_the_strictest_slo() {
+    let (problem, backbones) = (problem(), [backbone()]);
+    let merged = MergedProblem::new(&problem, &backbones).unwrap();
+    let [x, all] = &merged.problem().models[..] else {
+        panic!("{:?}", merged.problem().models)
+    };
+    assert_eq!(x, &problem.models[0]);
+    // It is planned as the slowest of them.
+    assert_eq!(all.id, "b".parse().unwrap());
+    assert_eq!((all.rate, all.max_batch_size), (rps(60.0), 4));
+    assert_eq!(all.slo, Duration::from_millis(50));
+    assert_eq!(all.load_time, Duration::from_secs(6));
+    let profile = merged
+        .problem()
+        .profile(ModelIndex(1), DeviceIndex(0))
+        .unwrap();
+    assert_eq!(profile.latency(4), Duration::from_millis(12));
+    // The heads of a and c come on top of b.
+    let memory = (100 + 4 * 4 + 1 + 3) * MIB;
+    assert_eq!(profile.memory(4), Some(ByteCount::new(memory)));
+    merged.problem().validate().unwrap();
+}
+
+#[test]
+fn a_replica_of_the_merged_model_becomes_one_of_each_which_share_memory_and_worker() {
+    let (problem, backbones) = (problem(), [backbone()]);
+    let merged = MergedProblem::new(&problem, &backbones).unwrap();
+    let replica = |model, device| PlannedReplica::new(ModelIndex(model), DeviceIndex(device), 4);
+    let forecast = |goodput| ModelForecast {
+        goodput: rps(goodput),
+        latency: None,
+        shortfall: None,
+    };
+    let planned = vec![replica(0, 0), replica(1, 0), replica(1, 1), replica(1, 1)];
+    let plan = merged.expand(Plan {
+        policy: "test",
+        replicas: planned.clone(),
+        models: vec![forecast(5.0), forecast(30.0)],
+    });
+    let goodput: Vec<f64> = plan.models.iter().map(|f| f.goodput.get()).collect();
+    assert_eq!(goodput, [5.0, 5.0, 10.0, 15.0]);
+    let places: Vec<(usize, usize)> = plan
+        .replicas
+        .iter()
+        .map(|r| (r.model.0, r.device.0))
+        .collect();
+    let of_model = |model| [(model, 0), (model, 1), (model, 1)];
+    assert_eq!(
+        places,
+        [&[(0, 0)][..], &of_model(1), &of_model(2), &of_model(3)].concat()
+    );
+    let workers: BTreeSet<_> = plan
+        .replicas
+        .iter()
+        .filter_map(|r| Some((r.device, r.backbone?)))
+        .collect();
+    assert_eq!(workers.len(), 3);
+    let on_first = plan
+        .replicas
+        .iter()
+        .filter(|r| r.device.0 == 0 && r.backbone.is_some());
+    let memory: Vec<u64> = on_first.map(|r| r.memory.unwrap().as_u64() / MIB).collect();
+    assert_eq!(memory, [120, 0, 0]);
+    assert_eq!(plan.violations(&problem), []);
+    // Each worker is one replica again where the plan is the current one.
+    assert_eq!(merged.collapse(&plan.replicas), planned);
+}
+
+#[test]
+fn compute_shares_and_memory_of_a_shared_worker_count_once() {
+    let (mut problem, backbones) = (problem(), [backbone()]);
+    let share = packhorse_cluster::ComputeShare::new(60.0).unwrap();
+    let plan = |problem: &Problem| {
+        let merged = MergedProblem::new(problem, &backbones).unwrap();
+        let replica = PlannedReplica {
+            compute_share: Some(share),
+            ..PlannedReplica::new(ModelIndex(1), DeviceIndex(0), 4)
+        };
+        let none = ModelForecast {
+            goodput: RequestsPerSecond::ZERO,
+            latency: None,
+            shortfall: None,
+        };
+        merged.expand(Plan {
+            policy: "test",
+            replicas: vec![replica],
+            models: vec![none.clone(), none],
+        })
+    };
+    assert_eq!(plan(&problem).violations(&problem), []);
+    // 120 MiB are needed.
+    problem.devices[0].memory = ByteCount::new(119 * MIB);
+    assert_eq!(plan(&problem).violations(&problem).len(), 1);
+}
+
+#[test]
+fn a_backbone_of_which_one_model_is_planned_merges_nothing() {
+    let (mut problem, backbones) = (problem(), [backbone()]);
+    problem.models.truncate(2);
+    assert!(MergedProblem::new(&problem, &backbones).is_none());
+    assert!(MergedProblem::new(&problem, &[]).is_none());
+}
+
+#[test]
+fn a_kind_of_device_on_which_a_model_has_no_profile_is_none_for_all() {
+    let (mut problem, backbones) = (problem(), [backbone()]);
+    problem
+        .profiles
+        .remove(&"c".parse().unwrap(), &"T4".parse().unwrap());
+    let merged = MergedProblem::new(&problem, &backbones).unwrap();
+    assert_eq!(
+        merged.problem().profile(ModelIndex(1), DeviceIndex(0)),
+        None
+    );
+}
