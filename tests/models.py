@@ -76,6 +76,18 @@ class Convolutions(nn.Module):
         return self.layers(image)
 
 
+class Headed(nn.Module):
+    """A head of its own behind a backbone that others have, too."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module):
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.head(self.backbone(image))
+
+
 class Slow(nn.Module):
     """Some milliseconds of work, so that requests have to wait for each other."""
 
@@ -198,6 +210,26 @@ def convolutions(folder: Path) -> Model:
         "convolutions", [tensor("image", "FP32", [-1, 3, 32, 32])], [tensor("logits", "FP32", [-1, 10])]
     )
     return make(folder, Convolutions(), given)
+
+
+def headed(folder: Path, count: int) -> list[Model]:
+    """`image` to `logits` of as many classes as the head has, all heads on one backbone."""
+    torch.manual_seed(7)
+    backbone = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+    )
+    image = tensor("image", "FP32", [-1, 3, 32, 32])
+    made = []
+    for classes in range(2, 2 + count):
+        given = registration(f"head-{classes}", [image], [tensor("logits", "FP32", [-1, classes])])
+        made.append(make(folder, Headed(backbone, nn.Linear(32, classes)), given))
+    return made
 
 
 def slow(folder: Path) -> Model:

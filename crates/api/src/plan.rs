@@ -111,6 +111,11 @@ pub struct PlacementView {
     /// that have one compute one batch at a time, in turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub duty_cycle_ms: Option<f64>,
+    /// The other models that the same worker serves, as NAME:VERSION, because their programs share a backbone with this one's: the device holds
+    /// the backbone once, and batches of all of them are computed together.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(value_type = Vec<String>)]
+    pub also: Vec<ModelId>,
 }
 
 /// The forecast of a plan for a model.

@@ -27,8 +27,8 @@ pub struct WantedReplica {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub memory_bytes: Option<ByteCount>,
-    /// The number of restarts that the gateway has asked for, because the replica's worker answered and was broken all the same. When
-    /// it rises, the agent restarts the worker.
+    /// The number of the last restart that the gateway has asked for, because the replica's worker answered and was broken all the same; 0
+    /// for none. When it rises, the agent restarts the worker.
     #[serde(default)]
     pub attempt: u32,
     /// The identity of the worker, which runs all replicas with the same one because their programs share a backbone; none if the replica has

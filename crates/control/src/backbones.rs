@@ -16,8 +16,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ArtifactDigest, BackboneId, ByteCount, DemandedModel, DeviceIndex, ModelForecast, ModelId,
-    ModelIndex, Plan, PlannedReplica, Problem, Profile, ProfileRow, ProfileSource,
+    ArtifactDigest, BackboneId, ByteCount, DemandedModel, DeviceId, DeviceIndex, ModelForecast,
+    ModelId, ModelIndex, Plan, PlannedReplica, Problem, Profile, ProfileRow, ProfileSource,
     RequestsPerSecond,
 };
 
@@ -83,6 +83,16 @@ impl State {
             }
         }
         backbones
+    }
+}
+
+impl State {
+    /// Returns the devices with a worker that runs several models. There the slowdown of a batch is not known: it is computed with those of
+    /// other models.
+    pub(crate) fn devices_of_backbones(&self) -> BTreeSet<DeviceId> {
+        let replicas = self.rollout.iter();
+        let shared = replicas.filter(|replica| replica.spec.backbone.is_some());
+        shared.map(|replica| replica.spec.device.clone()).collect()
     }
 }
 
@@ -281,6 +291,42 @@ impl<'a> MergedProblem<'a> {
             }
         }
         collapsed
+    }
+
+    /// Converts a plan of the original problem, as [`Self::collapse`] converts its replicas.
+    fn collapse_plan(&self, plan: &Plan) -> Plan {
+        let merge = |members: &Vec<ModelIndex>| {
+            let forecasts = || members.iter().map(|member| &plan.models[member.0]);
+            let goodput: f64 = forecasts().map(|forecast| forecast.goodput.get()).sum();
+            let first = forecasts()
+                .next()
+                .expect("a merged model has members")
+                .clone();
+            ModelForecast {
+                goodput: RequestsPerSecond::new(goodput).unwrap_or(first.goodput),
+                ..first
+            }
+        };
+        Plan {
+            policy: plan.policy,
+            replicas: self.collapse(&plan.replicas),
+            models: self.members.iter().map(merge).collect(),
+        }
+    }
+
+    /// Returns what a function says of each model of a plan of the original problem. Of merged models it says the same of each.
+    pub(crate) fn of_models<T: Clone>(
+        &self,
+        plan: &Plan,
+        function: impl FnOnce(&Problem, &Plan) -> Vec<T>,
+    ) -> Vec<T> {
+        let said = function(&self.merged, &self.collapse_plan(plan));
+        let spread = self.members.iter().zip(said).flat_map(|(members, said)| {
+            let said = std::iter::repeat_n(said, members.len());
+            members.iter().copied().zip(said)
+        });
+        let spread: BTreeMap<ModelIndex, T> = spread.collect();
+        spread.into_values().collect()
     }
 
     /// Converts a plan of the merged problem into one of the original.

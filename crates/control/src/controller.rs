@@ -146,7 +146,7 @@ impl Controller {
             memory_limits: MemoryLimits::default(),
             exclusions: Exclusions::default(),
             start_failures: StartFailures::default(),
-            restarts: Restarts::default(),
+            restarts: Restarts::new(stored.epoch),
             observer: DeviceObserver::new(now),
         };
         state.learn_from_pairs();

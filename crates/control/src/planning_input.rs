@@ -249,6 +249,22 @@ impl PlanningInput {
         })
     }
 
+    /// Returns what a function says of each model of a plan. Models that share a worker are one model to it.
+    pub fn of_models<T: Clone>(
+        &self,
+        plan: &Plan,
+        function: impl FnOnce(&Problem, &Plan) -> Vec<T>,
+    ) -> Vec<T> {
+        let shares = plan
+            .replicas
+            .iter()
+            .any(|replica| replica.backbone.is_some());
+        match MergedProblem::new(&self.problem, &self.backbones) {
+            Some(merged) if shares => merged.of_models(plan, function),
+            _ => function(&self.problem, plan),
+        }
+    }
+
     /// Converts a planned replica into one with names.
     fn named(&self, replica: &PlannedReplica) -> ReplicaSpec {
         ReplicaSpec {

@@ -21,9 +21,10 @@ impl Controller {
         traffic.sample(now, &sample.models);
         let forecasts = &self.state.plan.forecasts;
         self.predictions.sample(now, &sample.models, forecasts);
-        let estimated = self.state.estimated_devices();
+        let mut unobserved = self.state.estimated_devices();
+        unobserved.extend(self.state.devices_of_backbones());
         let replicas = self.state.rollout.iter();
-        let replicas = replicas.filter(|replica| !estimated.contains(&replica.spec.device));
+        let replicas = replicas.filter(|replica| !unobserved.contains(&replica.spec.device));
         let on_devices = replicas.filter_map(|replica| {
             Some(ObservedReplica {
                 id: replica.id,

@@ -144,7 +144,7 @@ impl TaskRecord {
     }
 
     /// Returns true if the task has a process that the gateway wants restarted.
-    pub(crate) fn is_outdated(&self, wanted: u32) -> bool {
+    pub(crate) fn is_outdated(&self, wanted: u64) -> bool {
         self.has_process() && wanted > self.task.attempt()
     }
 

@@ -101,8 +101,8 @@ impl ServedReplicas {
     }
 
     /// Returns the number of restarts that the gateway has asked for: an attempt of any replica concerns the whole worker.
-    fn attempt(&self) -> u32 {
-        self.iter().map(|replica| replica.attempt).sum()
+    fn attempt(&self) -> u64 {
+        self.iter().map(|replica| u64::from(replica.attempt)).sum()
     }
 
     /// Takes over the numbers of restarts that the gateway has asked for.
@@ -163,7 +163,7 @@ impl Task {
     }
 
     /// Returns the number of restarts that the gateway has asked for.
-    pub(crate) fn attempt(&self) -> u32 {
+    pub(crate) fn attempt(&self) -> u64 {
         match self {
             Self::Serve(replicas) => replicas.attempt(),
             Self::Measure(_) => 0,

@@ -93,12 +93,14 @@ pub(super) fn explanations(
     let Ok(entry) = packhorse_placement::policy(plan.policy) else {
         return Vec::new();
     };
-    packhorse_placement::explain(
-        entry,
-        &input.problem,
-        plan,
-        &input.options.into(),
-        &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
-    )
-    .unwrap_or_default()
+    input.of_models(plan, |problem, plan| {
+        packhorse_placement::explain(
+            entry,
+            problem,
+            plan,
+            &input.options.into(),
+            &mut Budget::new(u64::MAX, &late).with_time_limit(budget),
+        )
+        .unwrap_or_default()
+    })
 }

@@ -7,8 +7,8 @@ use packhorse_api::{
     PlanView, PolicyInfo, PolicyView, PredictedGoodputView, ProfilingView, ReplicaView,
 };
 use packhorse_cluster::{
-    DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelState, ModelVersion, NodeName,
-    ProfileSource, Program, Replica, ReplicaId, ReplicaSpec,
+    BackboneId, DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelState, ModelVersion,
+    NodeName, ProfileSource, Program, Replica, ReplicaId, ReplicaSpec,
 };
 use packhorse_control::{
     CommandError, DraftPlan, LinkState, Model, ModelStatus, Node,
@@ -224,8 +224,11 @@ impl Task {
 pub(crate) fn plan_view(plan: &PlanRecord) -> PlanView {
     let counts = replica_counts(plan.replicas.iter().map(|replica| &replica.spec));
     let forecasts = plan.forecasts.iter();
-    let placement =
-        |replica: &Replica| placement_view(Some(replica.id), &replica.spec, &plan.device_kinds);
+    let workers = SharedWorkers::of(plan.replicas.iter().map(|replica| &replica.spec));
+    let placement = |replica: &Replica| {
+        let id = Some(replica.id);
+        placement_view(id, &replica.spec, &plan.device_kinds, &workers)
+    };
     with_totals(PlanView {
         generation: Some(plan.generation),
         policy: plan.policy.clone(),
@@ -247,7 +250,8 @@ pub(crate) fn plan_view(plan: &PlanRecord) -> PlanView {
 pub(super) fn draft_view(draft: &DraftPlan, reason: String) -> PlanView {
     let counts = replica_counts(draft.replicas.iter());
     let forecasts = draft.forecasts.iter();
-    let placement = |spec: &ReplicaSpec| placement_view(None, spec, &draft.device_kinds);
+    let workers = SharedWorkers::of(&draft.replicas);
+    let placement = |spec: &ReplicaSpec| placement_view(None, spec, &draft.device_kinds, &workers);
     with_totals(PlanView {
         generation: None,
         policy: draft.policy.to_owned(),
@@ -284,6 +288,34 @@ fn with_totals(mut view: PlanView) -> PlanView {
     view
 }
 
+/// The models of each worker that several replicas share.
+struct SharedWorkers<'a>(BTreeMap<(&'a DeviceId, BackboneId), Vec<&'a ModelId>>);
+
+impl<'a> SharedWorkers<'a> {
+    fn of(replicas: impl IntoIterator<Item = &'a ReplicaSpec>) -> Self {
+        let mut workers: BTreeMap<_, Vec<&ModelId>> = BTreeMap::new();
+        for spec in replicas {
+            if let Some(backbone) = spec.backbone {
+                let models = workers.entry((&spec.device, backbone)).or_default();
+                models.push(&spec.model);
+            }
+        }
+        Self(workers)
+    }
+
+    /// Returns the other models that a replica's worker serves.
+    fn beside(&self, spec: &ReplicaSpec) -> Vec<ModelId> {
+        let models = spec
+            .backbone
+            .and_then(|backbone| self.0.get(&(&spec.device, backbone)));
+        let others = models
+            .into_iter()
+            .flatten()
+            .filter(|model| **model != &spec.model);
+        others.copied().cloned().collect()
+    }
+}
+
 /// Returns the number of replicas of each model.
 fn replica_counts<'a>(
     replicas: impl Iterator<Item = &'a ReplicaSpec>,
@@ -313,6 +345,7 @@ fn placement_view(
     id: Option<ReplicaId>,
     spec: &ReplicaSpec,
     kinds: &BTreeMap<DeviceId, DeviceKind>,
+    workers: &SharedWorkers<'_>,
 ) -> Option<PlacementView> {
     Some(PlacementView {
         id,
@@ -323,5 +356,6 @@ fn placement_view(
         batch_size: spec.batch_size,
         compute_share_pct: spec.compute_share,
         duty_cycle_ms: spec.duty_cycle.map(|cycle| cycle.as_secs_f64() * 1e3),
+        also: workers.beside(spec),
     })
 }

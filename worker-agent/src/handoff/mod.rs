@@ -96,11 +96,11 @@ impl Handoff {
     /// Returns the absolute path of the Unix socket on which the worker listens for its replica of this index, as others are told it; `None` if
     /// it is no text.
     pub fn link_socket(&self, index: usize) -> Option<String> {
-        let name = match index {
-            0 => LINK_SOCKET.to_owned(),
-            _ => format!("link-{index}.sock"),
+        let folder = match index {
+            0 => self.dir.clone(),
+            _ => self.dir.join(index.to_string()),
         };
-        let path = std::path::absolute(self.dir.join(name)).ok()?;
+        let path = std::path::absolute(folder.join(LINK_SOCKET)).ok()?;
         path.into_os_string().into_string().ok()
     }
 

@@ -252,6 +252,9 @@ impl Listeners {
 /// Listens on a Unix socket of the hand-over folder, and returns its path, too. Without it gateways of this host connect by TCP.
 fn listen_locally(handoff: &Handoff, index: usize) -> Option<(UnixListener, String)> {
     let socket = handoff.link_socket(index)?;
+    if let Some(folder) = Path::new(&socket).parent() {
+        let _ = fs::create_dir(folder);
+    }
     // Of a process that ended in the same folder.
     let _ = fs::remove_file(&socket);
     match UnixListener::bind(&socket) {
