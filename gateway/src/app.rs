@@ -336,6 +336,7 @@ fn controller_config(settings: &Settings) -> ControllerConfig {
     ControllerConfig {
         lease: settings.lease,
         profile_time_limit: settings.profile_time_limit,
+        shared_backbones: settings.shared_backbones,
         solve_budget: settings.solve_budget,
         node_start: settings.node_start,
         max_batch_wait: settings.max_batch_wait,

@@ -204,6 +204,19 @@ pub struct Options {
         value_parser = value_parser!(u64).range(100..=3_600_000))]
     pub profile_time_limit_ms: u64,
 
+    /// Serve models whose programs begin with the same operators on the same weights with one worker for each device, or give each a worker of
+    /// its own, which no failure of another model ends
+    #[arg(
+        long,
+        env = "PACKHORSE_SHARED_BACKBONES",
+        value_name = "on|off",
+        default_value = "on",
+        action = ArgAction::Set,
+        value_parser = BoolishValueParser::new(),
+        hide_possible_values = true
+    )]
+    pub shared_backbones: bool,
+
     /// Time limit of a policy for one plan, in milliseconds; afterwards the fallback policy plans
     #[arg(long, env = "PACKHORSE_SOLVE_BUDGET_MS", value_name = "MS", default_value_t = 2000,
         value_parser = value_parser!(u64).range(10..=600_000))]
@@ -372,6 +385,8 @@ pub struct Settings {
     pub lease: Duration,
     /// The time after which a measurement begins no further batch size.
     pub profile_time_limit: Duration,
+    /// True if models with the same backbone share workers.
+    pub shared_backbones: bool,
     /// The time limit of a policy for one plan.
     pub solve_budget: Duration,
     /// The time that a new node takes to start.
@@ -467,6 +482,7 @@ impl Options {
             batch_limit: Duration::from_millis(self.batch_limit_ms),
             lease: Duration::from_millis(self.lease_ms),
             profile_time_limit: Duration::from_millis(self.profile_time_limit_ms),
+            shared_backbones: self.shared_backbones,
             solve_budget: Duration::from_millis(self.solve_budget_ms),
             node_start: Duration::from_millis(self.node_start_ms),
             body_limit: ByteCount::new(self.body_limit_bytes),

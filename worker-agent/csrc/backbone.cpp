@@ -447,6 +447,7 @@ int packhorse_backbone_load(const char *const *paths, size_t count, int cuda_dev
     if (cuda_device >= 0) {
       at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));
     }
+    release_free_memory();
     return PACKHORSE_OK;
   });
 }

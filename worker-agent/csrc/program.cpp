@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 #include <fstream>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <stdexcept>
 #include <string>
 
@@ -137,6 +140,14 @@ std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std
   return tensors_of(module.module.forward(std::move(arguments)));
 }
 
+// Returns the memory to the system that loading and optimising took and no longer need. A worker's environment keeps all memory that is freed, and
+// what these leave are pieces between which a batch's activations do not fit.
+void release_free_memory() {
+#ifdef __GLIBC__
+  malloc_trim(0);
+#endif
+}
+
 std::vector<at::Tensor> arguments_of(packhorse_tensor *const *inputs, size_t count) {
   std::vector<at::Tensor> arguments;
   for (size_t i = 0; i < count; ++i) {
@@ -193,6 +204,7 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
       // The parameters were copied in the default stream, for which the worker's streams do not wait.
       at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));
     }
+    release_free_memory();
     return PACKHORSE_OK;
   });
 }

@@ -92,6 +92,8 @@ enum Bench {
     DataPlane(bench::data_plane::Options),
     /// Measures a network on the CPU: libtorch alone, and through Packhorse.
     Cpu(bench::cpu::Options),
+    /// Models that share a backbone: eight heads on one ResNet50 beside one of them alone
+    Backbone(bench::backbone::Options),
     /// Measures the solve time of each placement policy, up to 6,000 devices and 2,000 models.
     Placement(bench::placement::Options),
     /// Measures the decisions per second of the serving engine, and the speed of the simulator.
@@ -118,6 +120,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
         Chore::Bench(Bench::DataPlane(options)) => bench::data_plane::run(&options),
         Chore::Bench(Bench::Cpu(options)) => bench::cpu::run(&options),
+        Chore::Bench(Bench::Backbone(options)) => bench::backbone::run(&options),
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
         Chore::Bench(Bench::Engine(options)) => bench::engine::run(&options),
         Chore::Bench(Bench::Control(options)) => bench::control::run(&options),

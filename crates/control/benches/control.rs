@@ -255,6 +255,7 @@ fn steady(models: usize) -> Driven {
     let config = Config {
         lease: LEASE,
         profile_time_limit: LEASE,
+        shared_backbones: true,
         sample_period: SAMPLE,
         replan_interval: None,
         default_policy: "measured".to_owned(),

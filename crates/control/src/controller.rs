@@ -54,6 +54,8 @@ pub struct Config {
     pub lease: Duration,
     /// The time after which a measurement begins no further batch size.
     pub profile_time_limit: Duration,
+    /// True if models with the same backbone share workers.
+    pub shared_backbones: bool,
     /// The time between two samples of the data plane's counts.
     pub sample_period: Duration,
     /// The time after which a new plan is requested even if nothing has changed; none for never.
@@ -311,14 +313,20 @@ impl Controller {
             let of_family = family.rates(VariantMix::ACCURATE);
             rates.extend(of_family.map(|(id, rate)| (id.clone(), rate)));
         }
-        PlanningInput::new(
+        let input = PlanningInput::new(
             &self.state,
             policy,
             reasons,
             rates,
             families,
             self.drains.overdue(),
-        )
+        );
+        if self.config.shared_backbones {
+            let backbones = self.state.backbones();
+            PlanningInput { backbones, ..input }
+        } else {
+            input
+        }
     }
 
     /// Returns the requests for a family, if the plan begins after the time `delay`: the planned rate of all its variants but for the requests

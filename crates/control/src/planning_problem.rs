@@ -50,7 +50,7 @@ impl PlanningInput {
             kinds: BTreeMap::new(),
             rates: BTreeMap::new(),
             families,
-            backbones: state.backbones(),
+            backbones: Vec::new(),
             pinned: state.planned_on(|node| {
                 node.holds_lease() && node.record.scheduling == Scheduling::Cordoned
             }),

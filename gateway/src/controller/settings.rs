@@ -18,6 +18,8 @@ pub struct ControllerConfig {
     pub lease: Duration,
     /// The time after which a measurement begins no further batch size.
     pub profile_time_limit: Duration,
+    /// True if models with the same backbone share workers.
+    pub shared_backbones: bool,
     /// The time limit of a policy.
     pub solve_budget: Duration,
     /// The time that a new node takes to start.
@@ -36,6 +38,7 @@ impl ControllerConfig {
         Config {
             lease: self.lease,
             profile_time_limit: self.profile_time_limit,
+            shared_backbones: self.shared_backbones,
             sample_period: SAMPLE_PERIOD,
             replan_interval: None,
             default_policy: DEFAULT_POLICY.to_owned(),

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 4e38a241bcd74b78a059bbfd8385b5c60e3534609b4833b9459049ed87e0ba86) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 f15bf30cb5cc60cbb519d7c09ee0d950ccbcb46d7bb9d6d015c99ee0d3bf0c6a) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1030,6 +1030,11 @@ export interface components {
         /** @description A planned replica. */
         PlacementView: {
             /**
+             * @description The other models that the same worker serves, as NAME:VERSION, because their programs share a backbone with this one's: the device holds
+             *     the backbone once, and batches of all of them are computed together.
+             */
+            also?: string[];
+            /**
              * Format: int32
              * @description The largest number of rows in one batch.
              */
@@ -1864,8 +1869,8 @@ export interface components {
         WantedReplica: {
             /**
              * Format: int32
-             * @description The number of restarts that the gateway has asked for, because the replica's worker answered and was broken all the same. When
-             *     it rises, the agent restarts the worker.
+             * @description The number of the last restart that the gateway has asked for, because the replica's worker answered and was broken all the same; 0
+             *     for none. When it rises, the agent restarts the worker.
              */
             attempt?: number;
             /**
@@ -1890,6 +1895,11 @@ export interface components {
             memory_bytes?: number | null;
             /** @description The program that the replica runs. */
             program: components["schemas"]["Program"];
+            /**
+             * @description The identity of the worker, which runs all replicas with the same one because their programs share a backbone; none if the replica has
+             *     a worker of its own.
+             */
+            worker?: string | null;
         };
         /** @description The whole wanted state of a node. A later revision replaces an earlier one of the same epoch; a later epoch replaces all. */
         WantedState: {

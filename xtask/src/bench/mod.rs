@@ -1,6 +1,7 @@
 //! The time that gateway and worker add over calling libtorch directly: the same model on the same machine, in turns within one run, so
 //! that other load of the machine affects both.
 
+pub(crate) mod backbone;
 pub(crate) mod cluster;
 pub(crate) mod control;
 pub(crate) mod cpu;

@@ -251,6 +251,7 @@ impl VirtualCluster {
         let config = Config {
             lease: LEASE,
             profile_time_limit: Duration::from_secs(30),
+            shared_backbones: true,
             sample_period: Duration::from_secs(5),
             replan_interval: None,
             default_policy: self.settings.policy.to_owned(),

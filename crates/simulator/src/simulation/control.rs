@@ -315,6 +315,7 @@ fn config(scenario: &Scenario, replanning: &Replanning<'_>) -> Config {
     Config {
         lease: LEASE,
         profile_time_limit: Duration::ZERO,
+        shared_backbones: true,
         sample_period: replanning.every,
         replan_interval: match replanning.moments {
             PlanningMoments::Interval => Some(replanning.every),

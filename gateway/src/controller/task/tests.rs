@@ -109,6 +109,7 @@ impl History {
         let config = ControllerConfig {
             lease: self.config.lease,
             profile_time_limit: self.config.profile_time_limit,
+            shared_backbones: self.config.shared_backbones,
             solve_budget: Duration::from_hours(1),
             node_start: Duration::ZERO,
             max_batch_wait: Duration::ZERO,

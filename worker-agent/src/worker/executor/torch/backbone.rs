@@ -43,12 +43,9 @@ pub(in crate::executor) fn start_together(
     for (program, options) in all.iter().enumerate() {
         let backbone = Arc::clone(&backbone);
         let code = Code::OfBackbone { backbone, program };
-        executors.push(TorchExecutor::with_code(
-            options,
-            code,
-            streams.clone(),
-            resident_before,
-        )?);
+        // All programs together have batches as large as one of them alone.
+        let executor = TorchExecutor::with_code(options, code, streams.clone(), 1, resident_before);
+        executors.push(executor?);
     }
     let mut warm = Vec::new();
     for (executor, options) in executors.iter().zip(all) {

@@ -69,10 +69,12 @@ impl TorchExecutor {
         }
         let streams = Streams::new(cuda_device, options.pipeline.streams);
         let streams = streams.map_err(ExecutionError::from)?;
-        Self::with_code(options, Code::Programs(programs), streams, resident_before)
+        let rows = options.batch_size;
+        let code = Code::Programs(programs);
+        Self::with_code(options, code, streams, rows, resident_before)
     }
 
-    /// Allocates the buffers for a model whose code is loaded.
+    /// Allocates the buffers for a model whose code is loaded, for batches of this many rows. They grow with larger ones.
     ///
     /// # Errors
     /// If there is not enough memory.
@@ -80,10 +82,11 @@ impl TorchExecutor {
         options: &StartOptions<'_>,
         code: Code,
         streams: Streams,
+        rows: u32,
         resident_before: Option<ByteCount>,
     ) -> Result<Self, StartError> {
         let pinned = options.cuda_device.is_some();
-        let inputs = synthetic::input_headers(options.program, options.batch_size)?;
+        let inputs = synthetic::input_headers(options.program, rows)?;
         let largest = input_buffer_size(&inputs);
         let buffers = options.pipeline.buffers();
         let allocate = || -> Result<BatchBuffers, TorchError> {
