@@ -29,6 +29,15 @@ test("a plan that is not stored shows nothing that runs", () => {
   expect(first?.replicas.map((replica) => replica.state)).toEqual(["planned"]);
 });
 
+test("replicas that share a worker have its memory once", () => {
+  const b = { ...planned("r2", "n/0"), model: "b", also: ["a:1"] };
+  const shared = { replicas: [{ ...planned("r1", "n/0"), also: ["b:1"] }, b], models: [{ name: "a", version: 1, predicted_goodput_rps: 80 }] } as PlanView;
+  const both = new Map([...PROFILES, ...profilesOf(parseCsv("model,device_kind,batch_size,compute_share_pct,latency_ms,memory_mib\nb:1,K,2,100,15,384\n"))]);
+  const [first] = placed({ nodes, models: models() }, shared, both);
+  expect(first?.replicas.map((replica) => [replica.model, replica.memoryBytes, replica.also])).toEqual([["a", 384 * 2 ** 20, ["b:1"]], ["b", 0, ["a:1"]]]);
+  expect(first?.memory).toBe(0.375);
+});
+
 test("without a profile nothing is known", () => {
   const [first] = placed({ nodes, models: models() }, plan, new Map());
   expect(first?.replicas[0]).toMatchObject({ load: null, memory: null });

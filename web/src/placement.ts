@@ -13,6 +13,8 @@ export interface PlacedReplica {
   device: string;
   batchSize: number;
   sharePct: number | null;
+  /** The other models that the same worker serves. */
+  also: string[];
   /** The part of the device's memory, from 0 to 1; null if unknown. */
   memory: number | null;
   memoryBytes: number | null;
@@ -95,13 +97,16 @@ export function placed(cluster: Pick<ClusterState, "models" | "nodes">, plan: { 
     const view = running.get(id)?.view ?? null;
     const { load, memoryBytes } = need(planned, siblings.get(`${planned.model}:${planned.version}`) ?? [], forecasts, profiles);
     const state = planned.id === null || planned.id === undefined ? "planned" : view?.serving ? "serving" : "starting";
-    add({ id, model: planned.model, version: planned.version, device: planned.device, batchSize: planned.batch_size, sharePct: planned.compute_share_pct ?? null, memory: null, memoryBytes: view?.memory_bytes ?? memoryBytes, load, state, view });
+    const also = planned.also ?? [];
+    // The memory of a worker counts once, for the first of its models.
+    const own = also.some((other) => other < `${planned.model}:${planned.version}`) ? 0 : memoryBytes;
+    add({ id, model: planned.model, version: planned.version, device: planned.device, batchSize: planned.batch_size, sharePct: planned.compute_share_pct ?? null, also, memory: null, memoryBytes: view?.memory_bytes ?? own, load, state, view });
   }
   const isCurrent = plan?.replicas.every((replica) => replica.id !== null && replica.id !== undefined) ?? true;
   if (isCurrent) {
     for (const { view, model } of running.values()) {
       if (seen.has(view.id)) continue;
-      add({ id: view.id, model: model.name, version: model.version, device: view.device, batchSize: view.batch_size, sharePct: view.compute_share_pct ?? null, memory: null, memoryBytes: view.memory_bytes ?? null, load: null, state: "leaving", view });
+      add({ id: view.id, model: model.name, version: model.version, device: view.device, batchSize: view.batch_size, sharePct: view.compute_share_pct ?? null, also: [], memory: null, memoryBytes: view.memory_bytes ?? null, load: null, state: "leaving", view });
     }
   }
   return [...cluster.nodes.values()].flatMap((node) =>

@@ -463,6 +463,7 @@ function Changes({ title, replicas, sign }: { title: string; replicas: readonly 
             <span className="muted">
               on <a href={href(["placement"], { device: replica.device })}>{replica.device}</a>, batch up to {replica.batch_size}
               {replica.compute_share_pct ? `, share ${fixed(replica.compute_share_pct, 0)} %` : ""}
+              {replica.also && replica.also.length > 0 ? `, one worker with ${replica.also.join(", ")}` : ""}
             </span>
           </li>
         ))}

@@ -144,7 +144,7 @@ function describe(replica: PlacedReplica, detail?: (replica: PlacedReplica) => s
   const share = replica.sharePct === null ? "no share limit" : `share ${fixed(replica.sharePct, 0)} %`;
   const load = replica.load === null ? "" : `, ${percent(replica.load)} of the device's time`;
   const more = detail?.(replica);
-  return `${keyOf(replica)} (${replica.id}), ${replica.state}: batch up to ${replica.batchSize}, ${share}, ${bytes(replica.memoryBytes)}${load}${more ? `; ${more}` : ""}`;
+  return `${keyOf(replica)} (${replica.id}), ${replica.state}: batch up to ${replica.batchSize}, ${share}, ${bytes(replica.memoryBytes)}${load}${replica.also.length > 0 ? `, one worker with ${replica.also.join(", ")}` : ""}${more ? `; ${more}` : ""}`;
 }
 
 /** Thousands of devices as cells on a canvas: the darker, the more of the device is in use. */

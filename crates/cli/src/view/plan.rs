@@ -41,6 +41,9 @@ struct ReplicaReport {
     device: usize,
     batch_size: u32,
     compute_share_pct: Option<ComputeShare>,
+    /// The other models that the same worker serves.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    also: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -71,6 +74,11 @@ impl<'a> PlanReport<'a> {
             device: index(&replica.device),
             batch_size: replica.batch_size,
             compute_share_pct: replica.compute_share_pct,
+            also: replica
+                .also
+                .iter()
+                .map(|id| versioned_name(&id.name, id.version))
+                .collect(),
         });
         let models = plan.models.iter().map(|model| ModelReport {
             name: versioned_name(&model.name, model.version),
