@@ -331,6 +331,10 @@ impl<'a> MergedProblem<'a> {
 
     /// Converts a plan of the merged problem into one of the original.
     pub(crate) fn expand(&self, plan: Plan) -> Plan {
+        let mut on_device: BTreeMap<DeviceIndex, usize> = BTreeMap::new();
+        for replica in &plan.replicas {
+            *on_device.entry(replica.device).or_default() += 1;
+        }
         let mut replicas = Vec::new();
         let mut numbers: BTreeMap<(ModelIndex, DeviceIndex), u64> = BTreeMap::new();
         for replica in plan.replicas {
@@ -357,6 +361,10 @@ impl<'a> MergedProblem<'a> {
                         Some(ByteCount::ZERO)
                     },
                     backbone: Some(id),
+                    // A worker that has the device for itself needs no turns, in which its models would wait for each other.
+                    duty_cycle: replica
+                        .duty_cycle
+                        .filter(|_| on_device[&replica.device] > 1),
                     ..replica.clone()
                 });
             }

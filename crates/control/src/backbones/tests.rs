@@ -142,6 +142,31 @@ fn a_replica_of_the_merged_model_becomes_one_of_each_which_share_memory_and_work
 }
 
 #[test]
+fn a_worker_that_has_a_device_for_itself_takes_no_turns() {
+    let (problem, backbones) = (problem(), [backbone()]);
+    let merged = MergedProblem::new(&problem, &backbones).unwrap();
+    let cycle = Some(Duration::from_millis(20));
+    let in_turn = |model, device| PlannedReplica {
+        duty_cycle: cycle,
+        ..PlannedReplica::new(ModelIndex(model), DeviceIndex(device), 4)
+    };
+    let none = ModelForecast {
+        goodput: RequestsPerSecond::ZERO,
+        latency: None,
+        shortfall: None,
+    };
+    let plan = merged.expand(Plan {
+        policy: "test",
+        replicas: vec![in_turn(0, 0), in_turn(1, 0), in_turn(1, 1)],
+        models: vec![none.clone(), none],
+    });
+    for replica in plan.replicas {
+        let expected = cycle.filter(|_| replica.device == DeviceIndex(0));
+        assert_eq!(replica.duty_cycle, expected, "{replica:?}");
+    }
+}
+
+#[test]
 fn compute_shares_and_memory_of_a_shared_worker_count_once() {
     let (mut problem, backbones) = (problem(), [backbone()]);
     let share = packhorse_cluster::ComputeShare::new(60.0).unwrap();
