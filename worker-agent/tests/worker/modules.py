@@ -138,6 +138,15 @@ class Spacious(torch.nn.Module):
         return x + torch.ones([1 << 24], device=x.device)[-1]
 
 
+class Attention(torch.nn.Module):
+    """Attention of 5 tokens to themselves, with 2 heads of 4 numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.unflatten(2, [2, 4]).transpose(1, 2)
+        attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return attended.transpose(1, 2).flatten(2)
+
+
 class Answer(NamedTuple):
     half: torch.Tensor
     twice: torch.Tensor
@@ -180,5 +189,5 @@ class Versatile(torch.nn.Module):
 
 
 torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
-for module in [Spacious, Affine, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
+for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")
