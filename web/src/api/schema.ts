@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 4e38a241bcd74b78a059bbfd8385b5c60e3534609b4833b9459049ed87e0ba86) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 6062cf30fdff097dec4781238a8faf2a8644604cbe16f0c0ddacdfdc5cb34a6a) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -937,6 +937,11 @@ export interface components {
              */
             max_batch_size: number;
             measured?: components["schemas"]["MeasuredRateView"] | null;
+            /**
+             * @description The kinds of device on which measuring the model failed since the start of the gateway, which does not measure it there again before its next
+             *     start. On those that are in `estimated_on`, too, the model serves by its estimate.
+             */
+            measuring_failed_on?: string[];
             /** @description The name that clients use. */
             name: string;
             /** @description The declared outputs. */
