@@ -4,9 +4,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import models
 import numpy as np
+import perf_analyzer
 import pytest
 import triton
 from cluster import Cluster, wait_until
@@ -64,6 +66,16 @@ def test_tritonclient_asks_a_family_like_a_model_and_is_told_who_answered(family
     (statistics,) = client.get_inference_statistics(FAMILY)["model_stats"]
     assert (statistics["name"], statistics["inference_stats"]["success"]["count"]) == (FAMILY, 6)
     client.close()
+
+
+@perf_analyzer.needed
+@pytest.mark.parametrize("load", [["--concurrency-range", "4"], ["--request-rate-range", "40", "--request-distribution", "poisson"]], ids=["closed-loop", "open-loop"])
+def test_perf_analyzer_measures_a_family(family: Cluster, load: list[str], tmp_path: Path):
+    perf_analyzer.measure(family.inference, FAMILY, load, tmp_path / "report.csv")
+    stats = request(family.inference, "GET", f"/v2/models/{FAMILY}/stats").json()["model_stats"]
+    (of_family,) = stats
+    assert of_family["name"] == FAMILY and of_family["inference_stats"]["success"]["count"] >= 40
+    assert of_family["inference_stats"]["fail"]["count"] == 0
 
 
 def test_what_the_accurate_variant_cannot_answer_in_time_the_cheap_one_answers(family: Cluster):

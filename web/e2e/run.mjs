@@ -108,11 +108,23 @@ async function run() {
     ]);
     await page.getByLabel("Shape of input 1").and(page.locator('[value="-1, 4"]')).waitFor();
     await accessible(page, "registration");
+    const isValid = (label) => page.getByLabel(label, { exact: true }).evaluate((input) => input.checkValidity());
+    await page.getByLabel("Family", { exact: true }).fill("classifiers");
+    assert.equal(await isValid("Accuracy (%)"), false);
+    await page.getByLabel("Accuracy (%)").fill("101");
+    assert.equal(await isValid("Accuracy (%)"), false);
+    await page.getByLabel("Accuracy (%)").fill("56.5");
+    assert.equal(await isValid("Accuracy (%)"), true);
+    await page.getByLabel("Family", { exact: true }).fill("");
+    assert.equal(await isValid("Family"), false);
+    await page.getByLabel("Family", { exact: true }).fill("classifiers");
     await button("Register").click();
     await heading("alexnet version 1").waitFor();
     await page.locator(".lead .state.good").waitFor();
     const view = await cluster.get("/v1/models/alexnet");
-    assert.equal(view.slo_ms, 150);
+    assert.deepEqual([view.slo_ms, view.family, view.accuracy], [150, "classifiers", 56.5]);
+    // The other steps are with models in no family.
+    await cluster.call("PATCH", "/v1/models/alexnet", { family: null });
   });
 
   await step("requests are seen as goodput", async () => {

@@ -90,6 +90,18 @@ at::Tensor meta_index_select(const at::Tensor &self, int64_t dim, const at::Tens
   return at::empty(sizes, self.options());
 }
 
+// One kernel on a GPU, which keeps no scores in memory and leaves the heads of a token beside each other.
+at::Tensor meta_attention(const at::Tensor &query, const at::Tensor &, const at::Tensor &value, const std::optional<at::Tensor> &, double, bool,
+                          std::optional<double>, bool) {
+  std::vector<int64_t> sizes = query.sizes().vec();
+  sizes.back() = value.size(-1);
+  if (sizes.size() != 4) {
+    return at::empty(sizes, query.options());
+  }
+  const int64_t token = sizes[1] * sizes[3];
+  return at::empty_strided(sizes, {sizes[2] * token, sizes[3], token, 1}, query.options());
+}
+
 // Runs an operator on tensors without data that has no other function for it: one that works element by element, on operands that are
 // extended to the same shape.
 void meta_pointwise(const c10::OperatorHandle &operation, torch::jit::Stack *stack) {
@@ -136,6 +148,7 @@ void register_shapes() {
     made->impl("_adaptive_avg_pool2d", meta_adaptive_average);
     made->impl("embedding", meta_embedding);
     made->impl("index_select", meta_index_select);
+    made->impl("scaled_dot_product_attention", meta_attention);
     for (const c10::OperatorName &name : c10::Dispatcher::singleton().getAllOpNames()) {
       const auto operation = c10::Dispatcher::singleton().findSchema(name);
       const auto has = [&](c10::DispatchKey key) { return operation->hasKernelForDispatchKey(key); };
@@ -169,6 +182,8 @@ struct Operand {
 struct Call : at::ObserverContext {
   std::vector<at::IValue> arguments;
   std::vector<Operand> operands;
+  // The bytes of intermediate results before it, with those that it is the last to read.
+  int64_t live_bytes = 0;
   // Another operator does its work.
   bool has_inner = false;
   Call *outer = nullptr;
@@ -234,6 +249,12 @@ std::pair<std::string, int64_t> kind_and_operations(const std::string &name, con
   if ((name == "addmm" || name == "baddbmm") && operands.size() == 3) {
     return {name, 2 * elements * operands[1].sizes.back()};
   }
+  if (name == "scaled_dot_product_attention" && operands.size() >= 3) {
+    const std::vector<int64_t> &key = operands[1].sizes;
+    const int64_t value_width = operands[2].sizes.back();
+    // A product of every query with every key, and the values weighted by it.
+    return {name, 2 * elements / value_width * key.at(key.size() - 2) * (key.back() + value_width)};
+  }
   return {name, elements};
 }
 
@@ -243,6 +264,21 @@ bool allocates(const at::RecordFunction &function) {
   return name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0 || name.rfind("aten::resize", 0) == 0;
 }
 
+// Returns the bytes of intermediate results, and forgets what has been released.
+int64_t live_bytes() {
+  int64_t bytes = 0;
+  for (auto entry = recording->live.begin(); entry != recording->live.end();) {
+    if (entry->first.expired()) {
+      recording->counted.erase(entry->first._unsafe_get_target());
+      entry = recording->live.erase(entry);
+    } else {
+      bytes += entry->second;
+      ++entry;
+    }
+  }
+  return bytes;
+}
+
 std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction &function) {
   auto call = std::make_unique<Call>();
   call->outer = recording->innermost;
@@ -250,6 +286,7 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction &fu
     call->outer->has_inner = true;
   }
   recording->innermost = call.get();
+  call->live_bytes = live_bytes();
   // Below the arguments are other values of the interpreter's stack.
   const auto inputs = function.inputs();
   const auto schema = function.operator_schema();
@@ -264,22 +301,14 @@ std::unique_ptr<at::ObserverContext> begin_operator(const at::RecordFunction &fu
   return call;
 }
 
-// Adds the memory of a new result, and forgets what has been released.
-void count_memory(const at::Tensor &tensor) {
-  if (recording->parameters.count(storage_of(tensor)) == 0 && recording->counted.insert(storage_of(tensor)).second) {
-    recording->live.emplace_back(tensor.storage().getWeakStorageImpl(), static_cast<int64_t>(tensor.storage().nbytes()));
+// Notes the memory of a result, and returns its bytes if it is new.
+int64_t remember(const at::Tensor &tensor) {
+  if (recording->parameters.count(storage_of(tensor)) != 0 || !recording->counted.insert(storage_of(tensor)).second) {
+    return 0;
   }
-  int64_t bytes = 0;
-  for (auto entry = recording->live.begin(); entry != recording->live.end();) {
-    if (entry->first.expired()) {
-      recording->counted.erase(entry->first._unsafe_get_target());
-      entry = recording->live.erase(entry);
-    } else {
-      bytes += entry->second;
-      ++entry;
-    }
-  }
-  recording->peak = std::max(recording->peak, bytes);
+  const auto bytes = static_cast<int64_t>(tensor.storage().nbytes());
+  recording->live.emplace_back(tensor.storage().getWeakStorageImpl(), bytes);
+  return bytes;
 }
 
 void end_operator(const at::RecordFunction &function, at::ObserverContext *context) {
@@ -293,6 +322,7 @@ void end_operator(const at::RecordFunction &function, at::ObserverContext *conte
   const bool in_place = !name.empty() && name.back() == '_';
   int64_t written = 0;
   int64_t elements = 0;
+  int64_t allocated = 0;
   const auto schema = function.operator_schema();
   const auto &outputs = function.outputs();
   const size_t count = schema ? std::min(outputs.size(), schema->returns().size()) : outputs.size();
@@ -301,7 +331,7 @@ void end_operator(const at::RecordFunction &function, at::ObserverContext *conte
       if (!tensor.is_meta() || !tensor.has_storage()) {
         return;
       }
-      count_memory(tensor);
+      allocated += remember(tensor);
       const bool is_view = std::any_of(call.operands.begin(), call.operands.end(),
                                        [&](const Operand &operand) { return operand.storage == storage_of(tensor); });
       if (!is_view || in_place) {
@@ -310,6 +340,8 @@ void end_operator(const at::RecordFunction &function, at::ObserverContext *conte
       }
     });
   }
+  // What an operator reads is there until it has ended, even if nobody reads it later.
+  recording->peak = std::max(recording->peak, call.live_bytes + allocated);
   if (elements == 0) {
     return;
   }

@@ -234,6 +234,11 @@ pub struct ModelView {
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub estimated_on: Vec<DeviceKind>,
+    /// The kinds of device on which measuring the model failed since the start of the gateway, which does not measure it there again before its next
+    /// start. On those that are in `estimated_on`, too, the model serves by its estimate.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub measuring_failed_on: Vec<DeviceKind>,
     /// The measurements that are assigned to a device and not finished.
     pub profiling: Vec<ProfilingView>,
     /// The replicas of the current plan, and those of earlier plans that still run.

@@ -127,6 +127,11 @@ impl Measurements {
         kinds.is_some_and(|kinds| kinds.contains(kind))
     }
 
+    /// Returns the kinds of device on which measuring the model failed.
+    pub(crate) fn failed_on(&self, model: &ModelId) -> impl Iterator<Item = &DeviceKind> {
+        self.unmeasurable.get(model).into_iter().flatten()
+    }
+
     /// Adds a model that can be measured; `profiled` returns true for the kinds of device for which it has a profile.
     pub(crate) fn add_model(&mut self, model: &ModelId, profiled: impl Fn(&DeviceKind) -> bool) {
         let unmeasurable = self.unmeasurable.get(model);

@@ -191,6 +191,11 @@ impl Controller {
         &self.state.profiles
     }
 
+    /// Returns the kinds of device on which measuring the model failed since the start of the gateway. There it is not measured again.
+    pub fn measuring_failed_on(&self, model: &ModelId) -> impl Iterator<Item = &DeviceKind> {
+        self.state.measurements.failed_on(model)
+    }
+
     /// Returns the measured pairs of a kind of device.
     pub fn pairs(&self, kind: &DeviceKind) -> Option<&PairTable> {
         self.state.pairs.get(kind)

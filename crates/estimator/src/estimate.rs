@@ -129,13 +129,12 @@ impl BatchOperators {
         (used * busy, occupied * busy)
     }
 
-    /// Returns the bytes of memory: parameters, a base, and the larger of intermediate results in the allocator's blocks, and such with the
-    /// workspace of a convolution.
+    /// Returns the bytes of memory: parameters, a base, intermediate results in the allocator's blocks, and the workspace of a convolution.
     pub fn memory_bytes(&self, memory: &Memory) -> f64 {
-        let blocks = self.activation_bytes * memory.blocks();
-        let workspace = self.activation_bytes * memory.beside_workspace()
-            + self.window_bytes * memory.workspace();
-        self.parameter_bytes + memory.base_bytes() + blocks.max(workspace)
+        self.parameter_bytes
+            + memory.base_bytes()
+            + self.activation_bytes * memory.blocks()
+            + self.window_bytes * memory.workspace()
     }
 }
 

@@ -42,7 +42,7 @@ impl OperatorClass {
             "grouped_convolution" => Self::GroupedConvolution,
             "depthwise_convolution" => Self::DepthwiseConvolution,
             "mm" | "addmm" => Self::Product,
-            "bmm" | "baddbmm" => Self::BatchedProduct,
+            "bmm" | "baddbmm" | "scaled_dot_product_attention" => Self::BatchedProduct,
             "embedding" | "index_select" | "gather" | "index" => Self::Lookup,
             "copy" | "cat" | "clone" | "constant_pad_nd" | "fill" | "arange" | "zeros" | "ones"
             | "full" => Self::Copy,
@@ -78,6 +78,10 @@ mod tests {
             ("depthwise_convolution", OperatorClass::DepthwiseConvolution),
             ("addmm", OperatorClass::Product),
             ("bmm", OperatorClass::BatchedProduct),
+            (
+                "scaled_dot_product_attention",
+                OperatorClass::BatchedProduct,
+            ),
             ("native_layer_norm", OperatorClass::Normalization),
             ("max_pool2d_with_indices", OperatorClass::Reduction),
             ("_softmax", OperatorClass::Reduction),

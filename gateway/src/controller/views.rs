@@ -92,6 +92,7 @@ impl Task {
             outputs: spec.program.outputs.clone(),
             profiled_on: kinds(ProfileSource::Measured),
             estimated_on: kinds(ProfileSource::Estimated),
+            measuring_failed_on: controller.measuring_failed_on(id).cloned().collect(),
             profiling: profiling.collect(),
             replicas: replicas
                 .filter_map(|replica| self.replica_view(replica))

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f15bf30cb5cc60cbb519d7c09ee0d950ccbcb46d7bb9d6d015c99ee0d3bf0c6a) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 83e03a2e3c179a9cff5a3710bc8b6d84d8d753bcd30e34b9ca50714796256207) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -937,6 +937,11 @@ export interface components {
              */
             max_batch_size: number;
             measured?: components["schemas"]["MeasuredRateView"] | null;
+            /**
+             * @description The kinds of device on which measuring the model failed since the start of the gateway, which does not measure it there again before its next
+             *     start. On those that are in `estimated_on`, too, the model serves by its estimate.
+             */
+            measuring_failed_on?: string[];
             /** @description The name that clients use. */
             name: string;
             /** @description The declared outputs. */

@@ -402,6 +402,7 @@ function Signature({ model }: { model: ModelView }) {
         </Pair>
         <Pair term="Profiled on">{model.profiled_on.join(", ") || "nothing yet"}</Pair>
         {(model.estimated_on ?? []).length > 0 && <Pair term="Estimated on">{(model.estimated_on ?? []).join(", ")}</Pair>}
+        {(model.measuring_failed_on ?? []).length > 0 && <Pair term="Measuring failed on">{(model.measuring_failed_on ?? []).join(", ")}</Pair>}
       </dl>
     </Card>
   );

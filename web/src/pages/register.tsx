@@ -5,6 +5,7 @@ import { call, upload } from "../api/client";
 import { digestOf } from "../api/sha256";
 import type { ModelRegistration, ModelView, RateMode, TensorSpec } from "../api/types";
 import { bytes, percent } from "../format";
+import { NAME_PATTERN, variantOf } from "../variant";
 import { store } from "../live/store";
 import { Field, Meter, Modal, NumberField, Problem } from "../ui/parts";
 import { useAction } from "../ui/hooks";
@@ -46,6 +47,8 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
   const [rate, setRate] = useState(String(like?.rate_rps ?? 10));
   const [mode, setMode] = useState<RateMode>(like?.rate ?? "max");
   const [batch, setBatch] = useState(String(like?.max_batch_size ?? 16));
+  const [family, setFamily] = useState(like?.family ?? "");
+  const [accuracy, setAccuracy] = useState(String(like?.accuracy ?? ""));
   const [inputs, setInputs] = useState<Tensor[]>(like?.inputs.map(typed) ?? [{ name: "x", datatype: "FP32", shape: "-1, 3, 224, 224", rest: {} }]);
   const [outputs, setOutputs] = useState<Tensor[]>(like?.outputs.map(typed) ?? [{ name: "y", datatype: "FP32", shape: "-1, 1000", rest: {} }]);
   const [stage, setStage] = useState<{ text: string; done: number } | null>(null);
@@ -65,6 +68,9 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
       if (read.rate_rps !== undefined) setRate(String(read.rate_rps));
       if (read.rate) setMode(read.rate);
       if (read.max_batch_size !== undefined) setBatch(String(read.max_batch_size));
+      // The family belongs to all versions.
+      if (read.family != null && !like) setFamily(read.family);
+      if (read.accuracy != null) setAccuracy(String(read.accuracy));
       if (read.inputs) setInputs(read.inputs.map(typed));
       if (read.outputs) setOutputs(read.outputs.map(typed));
     }
@@ -72,12 +78,13 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
   const reading = useAction(take);
   const register = useAction(async () => {
     if (!file) throw new Error("choose the model's file first");
+    const variant = variantOf(family, accuracy);
     const signature = { inputs: tensorsOf(inputs, "input"), outputs: tensorsOf(outputs, "output") };
     try {
       const artifact = await digestOf(file, (done) => setStage({ text: "Computing the file's SHA-256", done }));
       await upload(`/v1/artifacts/${artifact}`, file, (done) => setStage({ text: "Uploading", done }));
       setStage({ text: "Registering", done: 1 });
-      const body: ModelRegistration = { name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), rate_rps: Number(rate), rate: mode, ...signature };
+      const body: ModelRegistration = { name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), rate_rps: Number(rate), rate: mode, ...variant, ...signature };
       store.adoptModel(await call<ModelView>("POST", "/v1/models", body));
     } finally {
       setStage(null);
@@ -117,6 +124,12 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
             <NumberField label="SLO" unit="ms" value={slo} min={0.001} max={60000} onChange={setSlo} />
             <NumberField label="Expected rate" unit="requests/s" value={rate} min={0} onChange={setRate} />
             <RateModeField mode={mode} onChange={setMode} />
+          </div>
+          <div className="fields">
+            <Field label="Family" hint={like ? "All versions of a model are in the same family." : "Models that answer the same requests; clients use its name like a model's"}>
+              {(id) => <input id={id} value={family} pattern={NAME_PATTERN} maxLength={128} required={accuracy !== ""} disabled={like !== undefined} onChange={(event) => setFamily(event.target.value)} />}
+            </Field>
+            <NumberField label="Accuracy" unit="%" hint="The part of the answers that are right: a family prefers its most accurate model" value={accuracy} min={0} max={100} optional={family === ""} disabled={like !== undefined && family === ""} onChange={setAccuracy} />
           </div>
           <Tensors title="Inputs" tensors={inputs} onChange={setInputs} />
           <Tensors title="Outputs" tensors={outputs} onChange={setOutputs} />

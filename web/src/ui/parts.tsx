@@ -188,7 +188,7 @@ export function Field({ label, hint, children }: { label: string; hint?: ReactNo
 }
 
 /** A number that is typed. The text is kept as it is typed, so that it can be empty meanwhile. */
-export function NumberField(props: { label: string; hint?: ReactNode; value: string; onChange: (value: string) => void; min?: number; max?: number; step?: number | "any"; unit?: string; disabled?: boolean }) {
+export function NumberField(props: { label: string; hint?: ReactNode; value: string; onChange: (value: string) => void; min?: number; max?: number; step?: number | "any"; unit?: string; disabled?: boolean; optional?: boolean }) {
   return (
     <Field label={props.unit ? `${props.label} (${props.unit})` : props.label} hint={props.hint}>
       {(id) => (
@@ -200,7 +200,7 @@ export function NumberField(props: { label: string; hint?: ReactNode; value: str
           min={props.min}
           max={props.max}
           step={props.step ?? "any"}
-          required
+          required={!props.optional}
           disabled={props.disabled}
           onChange={(event) => props.onChange(event.target.value)}
         />

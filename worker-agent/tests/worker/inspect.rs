@@ -49,6 +49,21 @@ fn the_operators_of_a_linear_layer_are_one_product_of_its_inputs_and_parameters(
 }
 
 #[test]
+fn attention_is_one_operator_that_keeps_no_scores() {
+    let output = inspect(&modules().join("Attention.pt"), "[-1, 5, 8]");
+    let graph = OperatorGraph::from_json(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let [attention] = &graph.operators[..] else {
+        panic!("{graph:?}")
+    };
+    assert_eq!(attention.name, "scaled_dot_product_attention");
+    // Two products for 25 pairs of tokens, each of 2 heads with 4 numbers: sums count twice.
+    assert_eq!(attention.operations, (0, 2 * 2 * 25 * 2 * 4).into());
+    assert_eq!(attention.read_bytes, (0, 3 * 5 * 8 * 4).into());
+    // The input, which is seen through a view, and the result, which needs no reordering.
+    assert_eq!(graph.activation_bytes, (0, 2 * 5 * 8 * 4).into());
+}
+
+#[test]
 fn a_program_whose_course_depends_on_its_data_has_no_operators_to_tell() {
     let output = inspect(&modules().join("Moody.pt"), "[-1, 3]");
     assert_eq!(output.status.code(), Some(i32::from(exit_code::FAILED)));

@@ -201,6 +201,15 @@ class Upright(torch.nn.Module):
         return (x * self.factor).t()
 
 
+class Attention(torch.nn.Module):
+    """Attention of 5 tokens to themselves, with 2 heads of 4 numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = x.unflatten(2, [2, 4]).transpose(1, 2)
+        attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        return attended.transpose(1, 2).flatten(2)
+
+
 class Answer(NamedTuple):
     half: torch.Tensor
     twice: torch.Tensor
@@ -261,5 +270,5 @@ rows_last = RowsLast().eval()
 for name, factor in [("Once", 1.0), ("Twice", 2.0)]:
     torch.jit.script(Headed(rows_last, Upright(factor)).eval()).save(f"{sys.argv[1]}/Upright{name}.pt")
 torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
-for module in [Spacious, Affine, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
+for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

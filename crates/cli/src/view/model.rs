@@ -124,6 +124,9 @@ pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Res
     for kind in &model.estimated_on {
         table.add_row(["estimated on", kind.as_str()]);
     }
+    for kind in &model.measuring_failed_on {
+        table.add_row(["measuring failed on", kind.as_str()]);
+    }
     for profiling in &model.profiling {
         table.add_row(["profiling on", &profiling_text(profiling)]);
     }

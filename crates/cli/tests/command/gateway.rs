@@ -142,7 +142,7 @@ pub(crate) fn model(name: &str, state: &str, reason: Option<&str>) -> Value {
         "measured": null, "predicted": null, "share_pct": 100, "split": null, "sticky": "none",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
-        "profiled_on": [], "estimated_on": [], "profiling": [], "replicas": [],
+        "profiled_on": [], "estimated_on": [], "measuring_failed_on": [], "profiling": [], "replicas": [],
     })
 }
 

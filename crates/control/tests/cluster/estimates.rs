@@ -210,6 +210,9 @@ fn a_model_that_serves_on_its_estimate_stays_where_measuring_it_fails() {
     assert_eq!(cluster.state("a:1").0, ModelState::Ready);
     assert_eq!(source(&cluster, "a:1"), Some(ProfileSource::Estimated));
     assert_eq!(cluster.controller().measurements(), (0, 0));
+    let id = "a:1".parse().unwrap();
+    let failed = cluster.controller().measuring_failed_on(&id);
+    assert_eq!(failed.count(), 1);
     let told = |notice: &Notice| matches!(notice, Notice::Plan(_, PlanNotice::Degraded, text) if text.contains("estimated profile"));
     assert_eq!(
         cluster.count_notices(packhorse_cluster::Time::ZERO, told),
