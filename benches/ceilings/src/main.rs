@@ -2,7 +2,7 @@
 //!
 //! * `sink` reads a request's body and answers: no gateway can be faster than its HTTP server.
 //! * `front` and `worker` are the plainest gateway with a worker in another process: the body goes over one TCP connection, whole, and a
-//!   short answer comes back. With `--kept` both sides keep the memory that bodies are read to.
+//!   short answer comes back. With `--kept` both sides keep the memory that bodies are read to, with `--sum` the worker adds their numbers up.
 //! * `stream` writes large messages to a thread that reads them: what a TCP connection of this machine carries.
 //!
 //! The servers answer `GET /v2/models/NAME` and inference requests well enough for `packhorse bench`; they compute nothing.
@@ -47,6 +47,9 @@ enum Arguments {
         /// Keep the memory of bodies
         #[arg(long)]
         kept: bool,
+        /// Add the numbers of a body up, as the model does that Packhorse serves beside it
+        #[arg(long)]
+        sum: bool,
     },
     /// Messages over one TCP connection of this machine
     Stream {
@@ -63,7 +66,7 @@ fn main() -> anyhow::Result<()> {
     match Arguments::parse() {
         Arguments::Sink { parse_json } => serve(|| async move { Ok(sink::routes(parse_json)) }),
         Arguments::Front { worker, kept } => serve(move || front::routes(worker, kept)),
-        Arguments::Worker { kept } => worker::run(kept),
+        Arguments::Worker { kept, sum } => worker::run(kept, sum),
         Arguments::Stream { bytes, seconds } => {
             stream::run(bytes, Duration::from_secs_f64(seconds))
         }

@@ -4,21 +4,19 @@ use packhorse_control::Target;
 use packhorse_links::Connect;
 use packhorse_serving::ReplicaKey;
 use packhorse_wire::WorkerIdentity;
-use tokio::runtime::Handle;
 
 use super::message::{DriverMessage, Post};
 use crate::{
     clock::Clock,
     input_memory::InputMemories,
-    workers::{BatchSender, Endpoint, LinkConfig, WorkerLink},
+    workers::{BatchSender, Endpoint, LinkConfig, Runtimes, WorkerLink},
 };
 
 /// Makes connections whose events come to the driver's inbox.
 #[derive(Debug)]
 pub(super) struct Connector {
     pub(super) inbox: Post,
-    /// The runtime of the links.
-    pub(super) links: Handle,
+    pub(super) runtimes: Runtimes,
     pub(super) clock: Clock,
     pub(super) config: LinkConfig,
     /// The memory that links of this host share with their workers.
@@ -44,8 +42,13 @@ impl Connect for Connector {
             in_flight: target.capacity.map(|capacity| capacity.in_flight),
         };
         let (inbox, clock) = (self.inbox.clone(), self.clock);
-        WorkerLink::open(&self.links, endpoint, self.config.clone(), move |event| {
-            inbox.send(DriverMessage::Link(key, event, clock.now()));
-        })
+        WorkerLink::open(
+            &self.runtimes,
+            endpoint,
+            self.config.clone(),
+            move |event| {
+                inbox.send(DriverMessage::Link(key, event, clock.now()));
+            },
+        )
     }
 }

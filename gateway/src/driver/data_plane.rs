@@ -15,7 +15,10 @@ use packhorse_cluster::{ReplicaId, Time};
 use packhorse_control::{ComputedWork, ServeChange};
 use packhorse_links::LinkChange;
 use packhorse_serving::{Refusal, RequestKey, RequestOutcome};
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, mpsc, oneshot, watch},
+};
 
 use super::{
     catalog::Catalog,
@@ -26,7 +29,7 @@ use super::{
     task::{Driver, Publishes},
     threads,
 };
-use crate::{clock::Clock, memory::MemoryBudget, telemetry::Telemetry};
+use crate::{clock::Clock, memory::MemoryBudget, telemetry::Telemetry, workers::Runtimes};
 
 /// A handle to the data plane. Clones share one data plane.
 #[derive(Clone, Debug)]
@@ -65,7 +68,10 @@ impl DataPlane {
         let (links_sender, link_changes) = mpsc::unbounded_channel();
         let request_limit = config.request_limit.min(Semaphore::MAX_PERMITS);
         let links = threads::links()?;
-        let handle = links.handle().clone();
+        let runtimes = Runtimes {
+            links: links.handle().clone(),
+            http: Handle::current(),
+        };
         let inbox = Inbox::new(clock, |inbox| {
             Driver::new(
                 config,
@@ -73,7 +79,7 @@ impl DataPlane {
                 telemetry.clone(),
                 memory.clone(),
                 inbox,
-                handle,
+                runtimes,
                 Publishes {
                     catalog: catalog_sender,
                     links: links_sender,

@@ -15,10 +15,7 @@ use packhorse_serving::{
     Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
     Request, RequestKey, RequestOutcome,
 };
-use tokio::{
-    runtime::Handle,
-    sync::{mpsc, watch},
-};
+use tokio::sync::{mpsc, watch};
 
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
@@ -37,7 +34,7 @@ use crate::{
     input_memory::InputMemories,
     memory::MemoryBudget,
     telemetry::{ReplicaNumber, RequestCourse, Telemetry},
-    workers::{LinkConfig, LinkEvent},
+    workers::{LinkConfig, LinkEvent, Runtimes},
 };
 
 /// The most bytes of the inputs of a batch that requests share. A larger batch would not compute faster per row, but a request whose
@@ -95,12 +92,12 @@ impl Driver {
         telemetry: Telemetry,
         memory: MemoryBudget,
         inbox: Post,
-        links: Handle,
+        runtimes: Runtimes,
         publishes: Publishes,
     ) -> Self {
         let connector = Connector {
             inbox,
-            links,
+            runtimes,
             clock,
             config: LinkConfig {
                 secret: config.link_secret.clone(),

@@ -1,4 +1,4 @@
-//! The threads of the data plane: those of the links to workers, which HTTP does not delay, and one for the driver's time.
+//! The threads of the data plane: those of the links to workers, for what HTTP must not delay, and one for the driver's time.
 
 use std::{
     io,

@@ -42,6 +42,15 @@ pub(crate) struct LinkConfig {
     pub(crate) shared_memory: bool,
 }
 
+/// The runtimes of links.
+#[derive(Clone, Debug)]
+pub(crate) struct Runtimes {
+    /// The links' own.
+    pub(crate) links: Handle,
+    /// That of HTTP.
+    pub(crate) http: Handle,
+}
+
 /// The address and the identity of a worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
@@ -64,15 +73,17 @@ pub(crate) struct WorkerLink {
 }
 
 impl WorkerLink {
-    /// Connects, and keeps connected, in a task of its own on this runtime.
+    /// Connects, and keeps connected, in a task of its own.
     pub(crate) fn open(
-        runtime: &Handle,
+        runtimes: &Runtimes,
         endpoint: Endpoint,
         config: LinkConfig,
         report: impl Fn(LinkEvent) + Send + Sync + 'static,
     ) -> Self {
+        let http = runtimes.http.clone();
+        let run = run(endpoint, config, http, Arc::new(report));
         Self {
-            task: runtime.spawn(run(endpoint, config, report)),
+            task: runtimes.links.spawn(run),
         }
     }
 }
@@ -83,13 +94,20 @@ impl Drop for WorkerLink {
     }
 }
 
-async fn run(endpoint: Endpoint, config: LinkConfig, report: impl Fn(LinkEvent) + Send + Sync) {
+async fn run(
+    endpoint: Endpoint,
+    config: LinkConfig,
+    http: Handle,
+    report: Arc<impl Fn(LinkEvent) + Send + Sync + 'static>,
+) {
     let mut back_off = BACK_OFF_MIN;
     loop {
         let error = match open(&endpoint, &config).await {
             Ok(connection) => {
                 back_off = BACK_OFF_MIN;
-                connection.serve(config.batch_time, &report).await
+                let report = Arc::clone(&report);
+                let report = move |event| report(event);
+                connection.serve(config.batch_time, &http, report).await
             }
             Err(error) => error,
         };

@@ -6,7 +6,7 @@ use std::{
     io::{self, IoSlice},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -56,8 +56,8 @@ pub(super) enum Outgoing {
 pub(super) struct Sending {
     pub(super) outstanding: Outstanding,
     pub(super) shared: Option<SharedMemory>,
-    /// A second handle of the socket; `None` within TLS, which the task must encrypt.
-    socket: Option<Socket>,
+    /// The socket; `None` within TLS, which the task must encrypt.
+    pub(super) socket: Option<Socket>,
     /// The number of batches, and rests of them, that the task has not sent yet.
     queued: AtomicUsize,
 }
@@ -212,6 +212,9 @@ pub(super) struct Outstanding {
     /// receives. More would wait in the socket, where a worker that does not read looks like one that is gone.
     limit: usize,
     batches: Mutex<BTreeMap<BatchId, SentBatch>>,
+    /// The number of batches that were sent so far.
+    sent: AtomicU64,
+    began: Notify,
     ended: Notify,
 }
 
@@ -220,6 +223,8 @@ impl Outstanding {
         Self {
             limit: in_flight as usize + 1,
             batches: Mutex::default(),
+            sent: AtomicU64::new(0),
+            began: Notify::new(),
             ended: Notify::new(),
         }
     }
@@ -245,6 +250,19 @@ impl Outstanding {
             _inputs: inputs,
         };
         self.with(|batches| batches.insert(batch, sent));
+        self.sent.fetch_add(1, Ordering::Relaxed);
+        self.began.notify_one();
+    }
+
+    /// Waits until a batch is not answered, or until one was sent after the `seen` first ones.
+    pub(super) async fn wait_for_batch(&self, seen: &mut u64) {
+        loop {
+            let sent = self.sent.load(Ordering::Relaxed);
+            if std::mem::replace(seen, sent) != sent || self.with(|batches| !batches.is_empty()) {
+                return;
+            }
+            self.began.notified().await;
+        }
     }
 
     /// Removes a batch that was answered.

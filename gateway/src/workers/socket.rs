@@ -1,12 +1,23 @@
 //! The socket of a connection to a worker, and TLS on it.
 
-use std::{io, net::SocketAddr, os::fd::AsFd as _, sync::Arc, time::Duration};
+use std::{
+    io::{self, IoSlice, Read as _, Write as _},
+    net::{Shutdown, SocketAddr},
+    os::fd::AsFd as _,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use packhorse_mapped::peer_uid;
 use rustix::process::geteuid;
 use rustls::{ClientConfig, pki_types::ServerName};
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpStream, UnixStream};
+use socket2::{SockRef, Socket, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream, unix::pipe},
+};
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use tokio_util::either::Either;
 
@@ -23,6 +34,19 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 3;
 /// The time after which the connection is lost if sent data is not acknowledged.
 const USER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The most bytes that are read at a time from what is there.
+const READ_NOW: usize = 16 << 10;
+
+/// Reads what a socket has at present. Its readiness wakes nobody.
+pub(super) struct ReadNow<'a>(pub(super) &'a Socket);
+
+/// Writes to a socket, and listens for room only while it is full: a Unix socket has some anew whenever its peer reads.
+pub(super) struct SocketWriter<'a> {
+    socket: &'a Socket,
+    /// A second handle, which waits for room.
+    waiting: Option<pipe::Sender>,
+}
 
 /// Connects. If the peer's machine fails, the connection is lost within [`USER_TIMEOUT`], or a little more if no data was in
 /// flight; if the peer's process ends, at once. The buffer sizes are left to the kernel, which raises them further than an
@@ -64,4 +88,72 @@ pub(super) async fn secure(
     let name = ServerName::from(address.ip().to_canonical());
     let stream = TlsConnector::from(config).connect(name, stream).await?;
     Ok(Either::Right(stream))
+}
+
+impl AsyncRead for ReadNow<'_> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let room = buffer.remaining().min(READ_NOW);
+        let mut socket = self.0;
+        match socket.read(buffer.initialize_unfilled_to(room)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+            read => {
+                buffer.advance(read?);
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+impl<'a> SocketWriter<'a> {
+    pub(super) fn new(socket: &'a Socket) -> Self {
+        Self {
+            socket,
+            waiting: None,
+        }
+    }
+}
+
+impl AsyncWrite for SocketWriter<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut socket = self.socket;
+        match socket.write_vectored(slices) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            written => return Poll::Ready(written),
+        }
+        let waiting = match self.waiting.take() {
+            Some(waiting) => waiting,
+            // The end of a pipe listens for room only, and writes to any descriptor.
+            None => pipe::Sender::from_owned_fd_unchecked(socket.try_clone()?.into())?,
+        };
+        Pin::new(self.waiting.insert(waiting)).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.waiting = None;
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.socket.shutdown(Shutdown::Write))
+    }
 }

@@ -357,6 +357,8 @@ impl<'a> Receiver<'a> {
                     .get_ref()
                     .socket()
                     .set_read_timeout(Some(left))?;
+            } else if self.reader.buffer().is_empty() {
+                self.reader.get_ref().wait_for_data()?;
             }
             let mut bytes = self.reader.fill_buf()?;
             let available = bytes.len();

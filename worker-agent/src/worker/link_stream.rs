@@ -12,6 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
 use rustls::{ServerConfig, ServerConnection};
 use socket2::SockRef;
 
@@ -95,6 +99,20 @@ impl LinkStream {
             Self::Plain(socket) => SockRef::from(socket),
             Self::Local(socket) => SockRef::from(socket),
             Self::Tls(tls) => SockRef::from(&tls.socket),
+        }
+    }
+
+    /// Waits until there may be something to read. A thread that waits in the reading of a Unix socket would wake up also whenever the gateway
+    /// has read an answer; for TCP, reading itself is the best way to wait.
+    pub(super) fn wait_for_data(&self) -> io::Result<()> {
+        let Self::Local(socket) = self else {
+            return Ok(());
+        };
+        loop {
+            match poll(&mut [PollFd::new(socket, PollFlags::IN)], None) {
+                Err(Errno::INTR) => {}
+                waited => return waited.map(|_| ()).map_err(io::Error::from),
+            }
         }
     }
 }

@@ -7,8 +7,14 @@ use std::{
 
 /// A fixed number of items. If all of them are in use, the next caller waits until one is returned.
 pub(crate) struct Pool<T> {
-    free: Mutex<Vec<T>>,
+    free: Mutex<Free<T>>,
     returned: Condvar,
+}
+
+struct Free<T> {
+    items: Vec<T>,
+    /// The number of callers that wait. Waking costs a system call, even where nobody waits.
+    waiting: usize,
 }
 
 /// An item in use. It returns to its pool when this is dropped.
@@ -21,24 +27,29 @@ impl<T> Pool<T> {
     /// Creates a pool of these items.
     pub(crate) fn new(items: Vec<T>) -> Arc<Self> {
         Arc::new(Self {
-            free: Mutex::new(items),
+            free: Mutex::new(Free { items, waiting: 0 }),
             returned: Condvar::new(),
         })
     }
 
     /// Waits for a free item and returns the one that was returned last, whose memory is most likely in a cache.
     pub(crate) fn acquire(self: &Arc<Self>) -> Pooled<T> {
-        let is_empty = |free: &mut Vec<T>| free.is_empty();
-        let mut free = self
-            .returned
-            .wait_while(self.lock(), is_empty)
-            .expect("no holder panics");
-        let item = free.pop();
+        let is_empty = |free: &mut Free<T>| free.items.is_empty();
+        let mut free = self.lock();
+        if is_empty(&mut free) {
+            free.waiting += 1;
+            free = self
+                .returned
+                .wait_while(free, is_empty)
+                .expect("no holder panics");
+            free.waiting -= 1;
+        }
+        let item = free.items.pop();
         let pool = Arc::clone(self);
         Pooled { item, pool }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<T>> {
+    fn lock(&self) -> MutexGuard<'_, Free<T>> {
         self.free.lock().expect("no holder panics")
     }
 }
@@ -59,8 +70,13 @@ impl<T> DerefMut for Pooled<T> {
 
 impl<T> Drop for Pooled<T> {
     fn drop(&mut self) {
-        self.pool.lock().extend(self.item.take());
-        self.pool.returned.notify_one();
+        let mut free = self.pool.lock();
+        free.items.extend(self.item.take());
+        let is_awaited = free.waiting > 0;
+        drop(free);
+        if is_awaited {
+            self.pool.returned.notify_one();
+        }
     }
 }
 
@@ -83,7 +99,7 @@ mod tests {
         assert_eq!(waiting.recv().unwrap(), returned);
         thread.join().unwrap().unwrap();
         drop(second);
-        let all: BTreeSet<i32> = pool.lock().iter().copied().collect();
+        let all: BTreeSet<i32> = pool.lock().items.iter().copied().collect();
         assert_eq!(all, BTreeSet::from([1, 2]));
     }
 }

@@ -15,7 +15,9 @@ const MARGIN: f64 = 50.0;
 /// The ratio at the top of the axis; higher bars are cut, with their number above them.
 const TOP: f64 = 2.0;
 /// The colours of the servers.
-const COLOURS: [&str; 5] = ["#bbbbbb", "#8d6a9f", "#5b8c5a", "#1b6ca8", "#d98032"];
+const COLOURS: [&str; 6] = [
+    "#bbbbbb", "#8d6a9f", "#5b8c5a", "#9bbf85", "#1b6ca8", "#d98032",
+];
 
 /// Draws a group of bars per payload and concurrency, and a bar per server.
 pub(super) fn draw(results: &Results) -> anyhow::Result<String> {

@@ -153,8 +153,9 @@ impl Bench<'_> {
         let load = load.split(' ').next().unwrap_or_default().to_owned();
         let sink = Ceiling::sink("HTTP server alone", &[])?;
         let parser = Ceiling::sink("HTTP server and serde_json", &["--parse-json"])?;
-        let fresh = Ceiling::two_hop("two hops", &[])?;
-        let kept = Ceiling::two_hop("two hops, kept memory", &["--kept"])?;
+        let fresh = Ceiling::two_hop("two hops", &[], &[])?;
+        let kept = Ceiling::two_hop("two hops, kept memory", &["--kept"], &[])?;
+        let sum = Ceiling::two_hop("two hops, kept memory, sum", &["--kept"], &["--sum"])?;
         let registration = "xtask/src/bench/sum.json";
         let ours = Ours::start(
             "Packhorse, shared memory",
@@ -186,7 +187,7 @@ impl Bench<'_> {
             load,
             ..Results::default()
         };
-        let all: [&dyn Server; 5] = [&sink, &fresh, &kept, &tcp, &ours];
+        let all: [&dyn Server; 6] = [&sink, &fresh, &kept, &sum, &tcp, &ours];
         let wants = |part| self.options.wants(part);
         for (part, payload) in [(Part::Large, Payload::Large), (Part::Small, Payload::Small)] {
             for concurrency in CONCURRENCIES.into_iter().filter(|_| wants(part)) {

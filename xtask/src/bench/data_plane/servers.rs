@@ -46,8 +46,12 @@ impl Ceiling {
     }
 
     /// Starts an HTTP server that passes bodies to a worker.
-    pub(super) fn two_hop(name: &'static str, flags: &[&str]) -> anyhow::Result<Self> {
-        let (worker, worker_address) = start("worker", flags)?;
+    pub(super) fn two_hop(
+        name: &'static str,
+        flags: &[&str],
+        worker_flags: &[&str],
+    ) -> anyhow::Result<Self> {
+        let (worker, worker_address) = start("worker", &[flags, worker_flags].concat())?;
         let mut ceiling = Self {
             name,
             address: worker_address,
@@ -130,7 +134,8 @@ impl Ours {
     ) -> anyhow::Result<Self> {
         std::fs::create_dir_all(state_dir)
             .with_context(|| format!("create {}", state_dir.display()))?;
-        let agents = [AgentFlags::new("local", "cpu")];
+        // One thread computes, as in the worker of the yardsticks: gateway and clients need the other cores.
+        let agents = [AgentFlags::new("local", "cpu:1")];
         let mut cluster =
             LocalCluster::start_with(gateway_flags, state_dir, [0, 0], &agents, interrupt)?;
         cluster.register("sum", Path::new(registration), model, Stdio::null())?;

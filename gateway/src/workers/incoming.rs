@@ -1,0 +1,272 @@
+//! The receiving half of a connection to a worker.
+//!
+//! The runtime of HTTP reads results, because the thread that reads one can then also send the answer; a thread of the link's own would have
+//! to wake another for that. Results would wait where HTTP keeps its threads busy: a task on the links' own threads therefore looks again and
+//! again while the worker has batches, and reads what was left.
+
+use std::{
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use socket2::Socket;
+use tokio::{io::AsyncRead, net::unix::pipe, runtime::Handle, time::sleep};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    connection_error::ConnectionError, link_event::LinkEvent, message_reader::MessageReader,
+    outgoing::Sending, socket::ReadNow,
+};
+
+/// The time after which the links' threads look for results that those of HTTP have not read.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// The receiving half of a connection, whichever thread reads it.
+pub(super) struct Incoming<F> {
+    sending: Arc<Sending>,
+    /// `None` once nothing more is reported.
+    reader: Mutex<Option<MessageReader>>,
+    report: F,
+}
+
+/// Ends a connection's reports when it is dropped: what is reported after it is of the next connection.
+struct EndOfReports<'a, F>(&'a Incoming<F>);
+
+impl<F: Fn(LinkEvent) + Send + Sync + 'static> Incoming<F> {
+    pub(super) fn new(reader: MessageReader, sending: Arc<Sending>, report: F) -> Arc<Self> {
+        Arc::new(Self {
+            sending,
+            reader: Mutex::new(Some(reader)),
+            report,
+        })
+    }
+
+    /// Reads and reports the worker's messages from a stream until it ends.
+    pub(super) async fn receive(&self, mut stream: impl AsyncRead + Unpin) -> ConnectionError {
+        poll_fn(|context| self.poll(context, Pin::new(&mut stream))).await
+    }
+
+    /// Does the same for a socket on the runtime of HTTP, and here for what that leaves.
+    pub(super) async fn receive_quickly(
+        self: Arc<Self>,
+        http: &Handle,
+        socket: &Socket,
+    ) -> ConnectionError {
+        let _end = EndOfReports(&self);
+        let second = match socket.try_clone() {
+            Ok(second) => second,
+            Err(error) => return error.into(),
+        };
+        let incoming = Arc::clone(&self);
+        let reading = http.spawn(async move {
+            // A stream of the runtime would listen for room as well, which a Unix socket has anew whenever the worker reads a batch. The end of
+            // a pipe listens for data only, and reads any descriptor.
+            match pipe::Receiver::from_owned_fd_unchecked(second.into()) {
+                Ok(stream) => incoming.receive(stream).await,
+                Err(error) => error.into(),
+            }
+        });
+        tokio::select! {
+            // A task that panics does so in the driver, which ends by it.
+            ended = AbortOnDropHandle::new(reading) => ended.unwrap_or(ConnectionError::Closed),
+            error = self.receive_what_is_left(socket) => error,
+        }
+    }
+
+    async fn receive_what_is_left(&self, socket: &Socket) -> ConnectionError {
+        let mut seen = 0;
+        loop {
+            self.sending.outstanding.wait_for_batch(&mut seen).await;
+            sleep(PATIENCE).await;
+            let reader = match self.reader.try_lock() {
+                Ok(reader) => reader,
+                // Another thread reads.
+                Err(TryLockError::WouldBlock) => continue,
+                Err(TryLockError::Poisoned(_)) => return ConnectionError::Closed,
+            };
+            let mut context = Context::from_waker(Waker::noop());
+            let mut stream = ReadNow(socket);
+            if let Poll::Ready(error) = self.poll_with(reader, &mut context, Pin::new(&mut stream))
+            {
+                return error;
+            }
+        }
+    }
+
+    /// Reports what can be read.
+    fn poll<R: AsyncRead>(
+        &self,
+        context: &mut Context<'_>,
+        stream: Pin<&mut R>,
+    ) -> Poll<ConnectionError> {
+        self.poll_with(self.lock(), context, stream)
+    }
+
+    fn poll_with<R: AsyncRead>(
+        &self,
+        mut reader: MutexGuard<'_, Option<MessageReader>>,
+        context: &mut Context<'_>,
+        mut stream: Pin<&mut R>,
+    ) -> Poll<ConnectionError> {
+        let Some(reader) = &mut *reader else {
+            return Poll::Ready(ConnectionError::Closed);
+        };
+        loop {
+            match ready!(reader.poll_event(context, stream.as_mut(), &self.sending)) {
+                Ok(event) => (self.report)(event),
+                Err(error) => return Poll::Ready(error),
+            }
+        }
+    }
+}
+
+impl<F> Incoming<F> {
+    fn lock(&self) -> MutexGuard<'_, Option<MessageReader>> {
+        self.reader.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F> Drop for EndOfReports<'_, F> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write as _, net::Shutdown, os::unix::net::UnixStream};
+
+    use packhorse_cluster::{Datatype, Shape};
+    use packhorse_wire::{
+        BatchHeader, BatchId, MAX_PAYLOAD, ResultHeader, StageDurations, TensorHeader, ToGateway,
+    };
+    use tokio::{runtime, sync::mpsc, time::timeout};
+
+    use super::*;
+    use crate::workers::outgoing::{BatchSender, OutgoingBatch};
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    type Report = Box<dyn Fn(LinkEvent) + Send + Sync>;
+
+    /// The receiving half of a connection with so many batches in flight, the events that it reports, and the worker's end.
+    fn connected(
+        batches: u64,
+    ) -> (
+        Arc<Incoming<Report>>,
+        mpsc::UnboundedReceiver<LinkEvent>,
+        UnixStream,
+    ) {
+        let (ours, worker) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let (mut sender, sending, _queue) = BatchSender::new(100, None, Some(ours.into()));
+        for id in 0..batches {
+            sender.send(OutgoingBatch {
+                header: BatchHeader {
+                    id: BatchId(id),
+                    rows: 1,
+                    inputs: Vec::new(),
+                },
+                payload: Vec::new(),
+            });
+        }
+        let (report, events) = mpsc::unbounded_channel();
+        let report: Report = Box::new(move |event| report.send(event).unwrap());
+        let incoming = Incoming::new(MessageReader::new(MAX_PAYLOAD), sending, report);
+        (incoming, events, worker)
+    }
+
+    /// Returns the message with the result of a batch, an output of so many bytes.
+    fn result(id: u64, bytes: usize) -> Vec<u8> {
+        let shape = Shape::new(&[bytes.try_into().unwrap()]).unwrap();
+        let mut message = Vec::new();
+        ToGateway::Result(ResultHeader {
+            id: BatchId(id),
+            outputs: vec![TensorHeader::new(Datatype::Uint8, shape).unwrap()],
+            stages: StageDurations::default(),
+        })
+        .encode(&mut message);
+        message.extend((0..bytes).map(|byte| byte as u8));
+        message
+    }
+
+    async fn computed(events: &mut mpsc::UnboundedReceiver<LinkEvent>) -> (u64, usize) {
+        match timeout(LIMIT, events.recv()).await.unwrap() {
+            Some(LinkEvent::BatchComputed(result, payload)) => {
+                let [payload] = &payload[..] else {
+                    panic!("{} outputs", payload.len());
+                };
+                let mut bytes = payload.iter().enumerate();
+                assert!(bytes.all(|(place, byte)| *byte == place as u8));
+                (result.id.0, payload.len())
+            }
+            event => panic!("{event:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn results_are_read_while_http_has_no_time() {
+        // Nobody runs the tasks of this runtime.
+        let busy = runtime::Builder::new_current_thread().enable_all().build();
+        let busy = busy.unwrap();
+        let (incoming, mut events, mut worker) = connected(2);
+        let sending = Arc::clone(&incoming.sending);
+        let socket = sending.socket.as_ref().unwrap();
+        let receiving = async {
+            worker.write_all(&result(0, 10)).unwrap();
+            assert_eq!(computed(&mut events).await, (0, 10));
+            worker.write_all(&result(1, 100_000)).unwrap();
+            assert_eq!(computed(&mut events).await, (1, 100_000));
+        };
+        tokio::select! {
+            error = incoming.receive_quickly(busy.handle(), socket) => panic!("{error}"),
+            () = receiving => {}
+        }
+        busy.shutdown_background();
+    }
+
+    #[tokio::test]
+    async fn http_reads_results_and_what_comes_after_the_end_is_not_reported() {
+        let (incoming, mut events, mut worker) = connected(2);
+        let sending = Arc::clone(&incoming.sending);
+        let socket = sending.socket.as_ref().unwrap();
+        let http = Handle::current();
+        tokio::select! {
+            error = Arc::clone(&incoming).receive_quickly(&http, socket) => panic!("{error}"),
+            read = async {
+                worker.write_all(&result(0, 5)).unwrap();
+                computed(&mut events).await
+            } => assert_eq!(read, (0, 5)),
+        }
+        worker.write_all(&result(1, 5)).unwrap();
+        let late = incoming.receive(ReadNow(socket)).await;
+        assert!(matches!(late, ConnectionError::Closed), "{late}");
+        drop(incoming);
+        assert!(timeout(LIMIT, events.recv()).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_thread_goes_on_with_what_another_has_begun_to_read() {
+        let (incoming, mut events, mut worker) = connected(1);
+        let sending = Arc::clone(&incoming.sending);
+        let socket = sending.socket.as_ref().unwrap();
+        let message = result(0, 50_000);
+        for piece in message.chunks(9_000) {
+            worker.write_all(piece).unwrap();
+            let mut context = Context::from_waker(Waker::noop());
+            let mut stream = ReadNow(socket);
+            assert!(
+                incoming
+                    .poll(&mut context, Pin::new(&mut stream))
+                    .is_pending()
+            );
+        }
+        assert_eq!(computed(&mut events).await, (0, 50_000));
+        worker.shutdown(Shutdown::Write).unwrap();
+        let ended = incoming.receive(ReadNow(socket)).await;
+        assert!(matches!(ended, ConnectionError::Closed), "{ended}");
+    }
+}
