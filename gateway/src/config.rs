@@ -41,6 +41,10 @@ pub enum InferenceKeys {
 /// The Packhorse gateway: answers inference requests and decides which model runs where.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "packhorse-gateway", version, after_help = EXAMPLES)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are flags of a command line"
+)]
 pub struct Options {
     /// Folder for the database, model files and tokens [default: packhorse in the user's data folder, ~/.local/share]
     #[arg(long, env = "PACKHORSE_STATE_DIR", value_name = "DIR")]
@@ -342,6 +346,10 @@ pub struct Options {
 
 /// The settings that a gateway starts with.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are independent settings"
+)]
 pub struct Settings {
     /// The folder of the database, the model files and the tokens.
     pub state_dir: PathBuf,

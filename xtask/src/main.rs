@@ -92,7 +92,7 @@ enum Bench {
     DataPlane(bench::data_plane::Options),
     /// Measures a network on the CPU: libtorch alone, and through Packhorse.
     Cpu(bench::cpu::Options),
-    /// Models that share a backbone: eight heads on one ResNet50 beside one of them alone
+    /// Models that share a backbone: eight heads on one network beside one of them alone
     Backbone(bench::backbone::Options),
     /// Measures the solve time of each placement policy, up to 6,000 devices and 2,000 models.
     Placement(bench::placement::Options),

@@ -835,17 +835,7 @@ impl SimDriver {
                         if measure {
                             Task::Measure(profile(&model, device(on)))
                         } else {
-                            let first = WantedReplica {
-                                attempt: self.attempt,
-                                ..replica(&id, &model, device(on))
-                            };
-                            // Some share a worker with a second program.
-                            let also = (model == "a").then(|| WantedReplica {
-                                worker: Some(first.id),
-                                ..replica("2-0", "also", device(on))
-                            });
-                            let replicas = std::iter::once(first).chain(also);
-                            Task::Serve(ServedReplicas::new(replicas).unwrap())
+                            self.served(&id, &model, device(on))
                         }
                     })
                     .map(|task| (task.id(), task))
@@ -930,6 +920,20 @@ impl SimDriver {
                 }
             }
         }
+    }
+
+    /// The task of a worker, some of which run a second program.
+    fn served(&self, id: &str, model: &str, device: &str) -> Task {
+        let first = WantedReplica {
+            attempt: self.attempt,
+            ..replica(id, model, device)
+        };
+        let also = (model == "a").then(|| WantedReplica {
+            worker: Some(first.id),
+            ..replica("2-0", "also", device)
+        });
+        let replicas = std::iter::once(first).chain(also);
+        Task::Serve(ServedReplicas::new(replicas).unwrap())
     }
 
     fn ask_for_restarts(&mut self) {
@@ -1075,7 +1079,7 @@ proptest! {
         let profiles = driver.node.reconciler.profiles();
         prop_assert_eq!(profiles.len(), driver.wanted.len() - serve.len());
         prop_assert!(profiles.iter().all(|p| p.csv.is_some() != p.error.is_some()));
-        let used: BTreeSet<ArtifactDigest> = driver.wanted.values().flat_map(|t| t.artifacts()).collect();
+        let used: BTreeSet<ArtifactDigest> = driver.wanted.values().flat_map(Task::artifacts).collect();
         prop_assert_eq!(&driver.cached, &used, "the cache holds what is used and nothing else");
     }
 }

@@ -86,19 +86,8 @@ fn run(
 
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
     spawn_compute(&task, Arc::clone(&pipeline), event_sender.clone());
-    let started = match events.recv_timeout(LOAD_LIMIT) {
-        Ok(Event::Started(started)) => started?,
-        Ok(Event::Terminate) => return Ok(exit_code::DONE),
-        Ok(Event::BatchLimitFound(_) | Event::BatchTimedOut(_) | Event::DeviceFailed(_))
-        | Err(RecvTimeoutError::Disconnected) => {
-            unreachable!("nothing runs yet, and this function holds a sender")
-        }
-        Err(RecvTimeoutError::Timeout) => {
-            return Err(StartError::transient(format!(
-                "the program was not loaded and warm after {} s",
-                LOAD_LIMIT.as_secs()
-            )));
-        }
+    let Some(started) = wait_for_start(events)? else {
+        return Ok(exit_code::DONE);
     };
 
     let first = started.first().expect("a worker has a replica");
@@ -178,6 +167,22 @@ fn run(
             }
             _ => {}
         }
+    }
+}
+
+/// Waits until the executors have started; `None` if the process shall end before.
+fn wait_for_start(events: &mpsc::Receiver<Event>) -> Result<Option<Vec<Started>>, StartError> {
+    match events.recv_timeout(LOAD_LIMIT) {
+        Ok(Event::Started(started)) => started.map(Some),
+        Ok(Event::Terminate) => Ok(None),
+        Ok(Event::BatchLimitFound(_) | Event::BatchTimedOut(_) | Event::DeviceFailed(_))
+        | Err(RecvTimeoutError::Disconnected) => {
+            unreachable!("nothing runs yet, and the caller holds a sender")
+        }
+        Err(RecvTimeoutError::Timeout) => Err(StartError::transient(format!(
+            "the program was not loaded and warm after {} s",
+            LOAD_LIMIT.as_secs()
+        ))),
     }
 }
 

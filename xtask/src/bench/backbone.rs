@@ -1,4 +1,4 @@
-//! Models that share a backbone on the CPU: eight heads on one ResNet50 beside one of them alone, from the client's socket on, at the same total
+//! Models that share a backbone on the CPU: eight heads on one `ResNet50` beside one of them alone, from the client's socket on, at the same total
 //! load. Both clusters run all the time and are measured in turns, so that other load of the machine affects both.
 
 use std::{

@@ -140,7 +140,7 @@ fn a_gateway_and_an_agent_that_start_again_leave_the_worker_alone() {
     cluster.kill_agent(&node);
     cluster.run_for(Duration::from_secs(2));
     cluster.start_agent(&node);
-    cluster.run_for(Duration::from_secs(60));
+    cluster.run_for(Duration::from_mins(1));
     assert_eq!(cluster.serving("b:1"), before);
     assert_eq!(cluster.worker_starts(), starts);
     assert!(cluster.is_healthy());

@@ -1,6 +1,8 @@
 //! The choice and the start of an executor, and the end of its process.
 
-use std::{path::Path, sync::Arc, time::Duration};
+#[cfg(feature = "torch")]
+use std::path::Path;
+use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::Profile;
 use packhorse_estimator::OperatorGraph;
