@@ -929,6 +929,7 @@ impl SimDriver {
             ..replica(id, model, device)
         };
         let also = (model == "a").then(|| WantedReplica {
+            attempt: self.attempt,
             worker: Some(first.id),
             ..replica("2-0", "also", device)
         });
