@@ -6,7 +6,6 @@ use packhorse_cluster::{ByteCount, Program};
 use packhorse_wire::TensorHeader;
 
 use super::{
-    backbone,
     batch::{Prepared, input_buffer_size},
     device::{BatchBuffers, Code, Device, Streams},
     error::{TorchError, TorchErrorKind},
@@ -14,6 +13,7 @@ use super::{
     process_memory,
     programs::Programs,
     shim::{self, Buffer, Module, Optimization},
+    together,
 };
 use crate::executor::{
     error::{ExecutionError, StartError},
@@ -158,7 +158,7 @@ impl Executor for TorchExecutor {
         &self,
         batches: Vec<Box<dyn PreparedBatch>>,
     ) -> Vec<Result<Executed, ExecutionError>> {
-        backbone::run_together(batches)
+        together::run_together(batches)
     }
 
     fn most_rows_together(&self) -> u32 {

@@ -15,6 +15,7 @@ mod programs;
 mod row_padding;
 mod shim;
 mod start;
+mod together;
 mod warm_up;
 
 use super::error::ExecutionError;
