@@ -219,13 +219,26 @@ def test_every_alert_has_its_section_in_the_playbook():
     assert alerts == set(re.findall(r"^### (Packhorse\w+)$", playbook, re.M))
 
 
-def test_the_policy_guide_and_its_policies_are_the_same():
+def policies() -> set[str]:
+    """Returns the names in the table of the policies."""
     source = (ROOT / "crates/placement/src/policies.rs").read_text()
     table = source.split("const DEFAULT_POLICY")[0]
     modules = re.findall(r"name: (\w+)::(\w+)(?:\.name)?,", table)
-    names = {module.replace("_", "-") if constant == "NAME" else constant.lower().replace("_", "-") for module, constant in modules}
+    return {module.replace("_", "-") if constant == "NAME" else constant.lower().replace("_", "-") for module, constant in modules}
+
+
+def test_the_policy_guide_and_its_policies_are_the_same():
     guide = (BOOK / "policies.md").read_text()
-    assert names == set(re.findall(r"^\| \[?`([a-z-]+)`", guide.split("## The policies")[1].split("\n## ")[0], re.M))
+    assert policies() == set(re.findall(r"^\| \[?`([a-z-]+)`", guide.split("## The policies")[1].split("\n## ")[0], re.M))
+
+
+def test_the_benchmark_of_placement_has_every_policy():
+    placement = (BOOK / "benchmarks/placement.md").read_text()
+    thesis, scale = placement.split("\n## ")[1:3]
+    of_table = lambda section: set(re.findall(r"^\| `([a-z-]+)` \|", section, re.M))
+    assert of_table(thesis) == policies(), "`cargo xtask bench placement` writes the page anew"
+    # Without coefficients of the models iGniter makes no plan.
+    assert of_table(scale) == policies() - {"igniter"}
 
 
 def test_the_numbers_of_the_policy_guide_are_those_of_the_experiment():

@@ -50,6 +50,8 @@ impl VariantMix {
     pub const ACCURATE: Self = Self(0);
     /// All requests on the least accurate variants. Its number is one of Fibonacci's, as the search requires.
     pub const CHEAP: Self = Self(13);
+    /// The part of the offered rate from which on a plan serves all of it: the rest is the error of an estimate.
+    pub const FULLY_SERVED: f64 = 0.99;
 
     /// Returns the part of a family's requests for each of its variants, the most accurate first. They sum to 1.
     pub fn parts(self, variants: usize) -> Vec<f64> {

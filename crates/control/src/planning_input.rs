@@ -84,9 +84,6 @@ impl FamilyDemand {
     }
 }
 
-/// The part of the offered rate from which on a plan serves all of it: the rest is the error of an estimate.
-const FULLY_SERVED: f64 = 0.99;
-
 /// A plan with names, whose replicas have no identities yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DraftPlan {
@@ -167,7 +164,7 @@ impl PlanningInput {
         };
         VariantMix::find(
             |mix| place(&self.at(mix).problem),
-            |plan: &Plan| total(&plan.models) >= FULLY_SERVED * offered,
+            |plan: &Plan| total(&plan.models) >= VariantMix::FULLY_SERVED * offered,
             value,
         )
     }

@@ -1,4 +1,4 @@
-//! The decisions per second of the serving engine, and the speed of the simulator around it.
+//! The decisions per second of the serving engine and of the group servers, and the speed of the simulator around them.
 
 use std::{fmt::Write as _, fs, path::PathBuf, process::Command};
 
@@ -34,26 +34,63 @@ struct Engine {
 
 /// A line of `crates/simulator/benches/simulator.rs`.
 #[derive(Deserialize)]
+#[serde(untagged)]
+enum SimulatorLine {
+    Run(Simulator),
+    Decisions(SimulatedRow),
+}
+
+/// The speed of the simulator.
+#[derive(Deserialize)]
 struct Simulator {
     scenario: String,
     discipline: String,
     devices: u32,
     offered_rps: f64,
     goodput_rps: f64,
-    wall_s: f64,
+    seconds: f64,
     requests_per_s: f64,
 }
+
+/// The decisions of a discipline in the simulator.
+#[derive(Deserialize)]
+struct SimulatedRow {
+    discipline: String,
+    replicas: u32,
+    load: f64,
+    requests_per_s: f64,
+    decisions_per_s: f64,
+    mean_batch: f64,
+    in_time_percent: f64,
+}
+
+/// The heading of the section that was written by hand, which is kept.
+const KEPT: &str = "\n## A thousand GPUs, since";
 
 /// Measures and writes the report.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let engine: Vec<Engine> = measure("packhorse-serving", "engine")?;
     let (components, engine): (Vec<_>, Vec<_>) =
         engine.into_iter().partition(|row| row.components > 1);
-    let simulator: Vec<Simulator> = measure("packhorse-simulator", "simulator")?;
+    let (mut simulator, mut decisions) = (Vec::new(), Vec::new());
+    for line in measure("packhorse-simulator", "simulator")? {
+        match line {
+            SimulatorLine::Run(run) => simulator.push(run),
+            SimulatorLine::Decisions(row) => decisions.push(row),
+        }
+    }
     let path = root().join(&options.report);
     let picture = path.with_extension("svg");
     let name = picture.file_name().context("the report has a name")?;
-    let text = report(&engine, &components, &simulator, &name.to_string_lossy())?;
+    let mut text = report(
+        &engine,
+        &components,
+        &decisions,
+        &simulator,
+        &name.to_string_lossy(),
+    )?;
+    let before = fs::read_to_string(&path).unwrap_or_default();
+    text += before.find(KEPT).map_or("", |kept| &before[kept..]);
     for (path, text) in [(&path, text), (&picture, figure(&engine)?)] {
         fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
         println!("Wrote {}", path.display());
@@ -83,6 +120,7 @@ pub(super) fn measure<T: for<'a> Deserialize<'a>>(
 fn report(
     engine: &[Engine],
     components: &[Engine],
+    decisions: &[SimulatedRow],
     simulator: &[Simulator],
     picture: &str,
 ) -> anyhow::Result<String> {
@@ -92,8 +130,10 @@ fn report(
          ## The engine\n\n\
          One model, batches of up to 16 (8 ms and 1 ms per row), requests of one row every so often, due after 200 ms, at 0.8 and 2 \
          times what the replicas can do at best. A thin driver in virtual time around the engine; its time counts, too. A \
-         decision is an action of the engine: a batch dispatched, a request refused or dropped. Allocations are all there are. The last \
-         column is the rate over that at 0.8 of the load in the same run. `fixed-wait` refuses nothing, so that under overload the batches \
+         decision is an action of the engine: a batch dispatched, a request refused or dropped. Seconds are of processor time on this page, since the \
+         machine also does other work. Allocations are all there are. The last \
+         column is the rate over that at 0.8 of the load in the same run. A discipline that decides on fewer than 100,000 requests/s is not measured with more \
+         replicas: it looks at all of them. `fixed-wait` refuses nothing, so that under overload the batches \
          at its workers, and the memory for them, grow for as long as the run lasts.\n\n\
          | discipline | replicas | load | requests/s | decisions/s | allocations per request | over 0.8 |\n|---|--:|--:|--:|--:|--:|--:|\n",
         machine()?
@@ -125,8 +165,7 @@ fn report(
     )?;
     text += "\n## Two engines\n\n\
         Two models with 100 replicas each at 0.8 of the load, without a device in common: decided by one engine on one thread, or each by an \
-        engine on a thread of its own. Seconds are of processor time, since the machine also does other work; the rates of the two threads, which run at the \
-        same time, are added. The best of seven rounds each. The gateway has one engine today; \
+        engine on a thread of its own. The rates of the two threads, which run at the same time, are added. The best of seven rounds each. The gateway has one engine today; \
         [drivers.md](drivers.md) says what several need.\n\n\
         | threads | requests/s | decisions/s | over one thread |\n|--:|--:|--:|--:|\n";
     let one = components.iter().find(|row| row.threads == 1);
@@ -141,13 +180,31 @@ fn report(
             row.requests_per_s / one
         )?;
     }
+    text += "\n## The group servers\n\n\
+        `flex`, `flex-np` and `clockwork` decide for all models of a group of devices together, in the simulator only. So the same model, devices and loads here run in \
+        the simulator, without a network and with Poisson arrivals, whose time counts, too; and so do the disciplines of the engine, for comparison. A \
+        decision is a batch or a dropped request. The last column is the part of the requests within 200 ms.\n\n\
+        | discipline | replicas | load | requests/s | decisions/s | mean batch | in time |\n|---|--:|--:|--:|--:|--:|--:|\n";
+    for row in decisions {
+        writeln!(
+            text,
+            "| {} | {} | {} | {:.0} | {:.0} | {:.1} | {:.1} % |",
+            row.discipline,
+            row.replicas,
+            row.load,
+            row.requests_per_s,
+            row.decisions_per_s,
+            row.mean_batch,
+            row.in_time_percent
+        )?;
+    }
     text += "\n## The simulator\n\n\
-        The same engine with arrivals, network and devices around it. Six GPUs: the five vision models of the thesis' chapter 6 at 500 \
+        The same engine, or a group server, with arrivals, network and devices around it. Six GPUs: the five vision models of the thesis' chapter 6 at 500 \
         requests/s each. A thousand GPUs: five models, a million requests/s in all. \
         There, alexnet's batches of 64 travel 34 ms and compute for 10 ms, so that a replica needs five of them under way to be busy; the links \
         carry any number together, which flatters `fixed-wait`. With links that queue \
         (`scenarios/scale/thousand-queue.toml`) a device gets 1,873 requests/s, and alexnet has 290 devices instead of 150.\n\n\
-        | scenario | discipline | devices | offered, requests/s | goodput, requests/s | wall time, s | simulated requests per second |\n\
+        | scenario | discipline | devices | offered, requests/s | goodput, requests/s | seconds | simulated requests per second |\n\
         |---|---|--:|--:|--:|--:|--:|\n";
     for row in simulator {
         writeln!(
@@ -158,7 +215,7 @@ fn report(
             row.devices,
             row.offered_rps,
             row.goodput_rps,
-            row.wall_s,
+            row.seconds,
             row.requests_per_s
         )?;
     }
@@ -169,7 +226,10 @@ fn report(
 const PLOT: (f64, f64, f64) = (520.0, 260.0, 60.0);
 
 /// The colours of the figure's lines.
-const COLOURS: [&str; 4] = ["#1b6ca8", "#d1495b", "#5b8c5a", "#8d6a9f"];
+const COLOURS: [&str; 10] = [
+    "#1b6ca8", "#d1495b", "#5b8c5a", "#8d6a9f", "#c77b0a", "#3a9d9d", "#a05a2c", "#c2559d",
+    "#6b7280", "#94a112",
+];
 
 /// Draws the time per request over the number of replicas, both on a logarithmic scale, with a line per discipline and load.
 fn figure(engine: &[Engine]) -> anyhow::Result<String> {
@@ -221,7 +281,7 @@ fn figure(engine: &[Engine]) -> anyhow::Result<String> {
             lines.push(line);
         }
     }
-    for ((discipline, load), colour) in lines.into_iter().zip(COLOURS) {
+    for ((discipline, load), colour) in lines.into_iter().zip(COLOURS.into_iter().cycle()) {
         let of_line =
             |row: &&Engine| row.discipline == discipline && row.load.total_cmp(&load).is_eq();
         let mut points = String::new();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use packhorse_cluster::{PlannedReplica, RequestsPerSecond};
+use packhorse_cluster::{PlannedReplica, RequestsPerSecond, VariantMix};
 use packhorse_figures::{Curve, Figure, LineChart, Panel, Series, Stroke};
 use packhorse_placement::{Budget, PlanningOptions, policy};
 use packhorse_simulator::{Rate, Report, Scenario};
@@ -23,8 +23,6 @@ pub(crate) struct Variants;
 const LOADS: [f64; 6] = [1000.0, 2000.0, 3000.0, 4000.0, 6000.0, 8000.0];
 /// The offered loads over the planned one, with their names.
 const OFFERED: [(&str, f64); 2] = [("as planned", 1.0), ("1.4 times", 1.4)];
-/// The parts of the load in which the search for the variants' shares counts.
-const PARTS: u32 = 10;
 /// The steps of the policy for a plan.
 const STEPS: u64 = 20_000;
 
@@ -66,6 +64,8 @@ struct Plan {
     /// The rates of the variants, the most accurate first.
     rates: Vec<f64>,
     replicas: Vec<PlannedReplica>,
+    /// The predicted goodput, in requests/s.
+    goodput: f64,
     /// The predicted goodput of each variant times its accuracy, in requests/s.
     accurate: f64,
 }
@@ -80,32 +80,30 @@ impl Plan {
             &mut budget,
         )?;
         let variants = scenario.families[0].variants.iter();
-        let accurate = variants.map(|variant| {
-            plan.models[variant.model.0].goodput.get() * variant.accuracy.get() / 100.0
-        });
+        let (mut goodput, mut accurate) = (0.0, 0.0);
+        for variant in variants {
+            let predicted = plan.models[variant.model.0].goodput.get();
+            goodput += predicted;
+            accurate += predicted * variant.accuracy.get() / 100.0;
+        }
         Ok(Self {
             rates,
-            accurate: accurate.sum(),
+            goodput,
+            accurate,
             replicas: plan.replicas,
         })
     }
 
-    /// Returns the plan for a load with the shares of the variants whose predicted goodput is the most accurate.
+    /// Returns the plan for a load that the gateway would make: for the mix of variants whose predicted answers are right most often.
     fn best(scenario: &Scenario, load: f64) -> anyhow::Result<Self> {
-        let shares = (0..=PARTS).flat_map(|first| {
-            let seconds = 0..=PARTS - first;
-            seconds.map(move |second| [first, second, PARTS - first - second])
-        });
-        let shares: Vec<[u32; 3]> = shares.collect();
-        let plans = shares.par_iter().map(|shares| {
-            let rates = shares.map(|part| load * f64::from(part) / f64::from(PARTS));
-            Self::new(scenario, rates.to_vec())
-        });
-        let plans: Vec<Self> = plans.collect::<anyhow::Result<_>>()?;
-        let best = plans
-            .into_iter()
-            .max_by(|a, b| a.accurate.total_cmp(&b.accurate));
-        best.ok_or_else(|| anyhow::anyhow!("no shares"))
+        let variants = scenario.families[0].variants.len();
+        let place = |mix: VariantMix| {
+            let parts = mix.parts(variants).into_iter();
+            Self::new(scenario, parts.map(|part| part * load).collect())
+        };
+        let is_enough = |plan: &Self| plan.goodput >= VariantMix::FULLY_SERVED * load;
+        let found = VariantMix::find(place, is_enough, |plan| plan.accurate)?;
+        Ok(found.plan)
     }
 
     /// Returns the plan for a load that one variant gets alone.
@@ -218,8 +216,8 @@ impl Experiment for Variants {
             "Three classifiers answer the same requests on four GPUs (`scenarios/variants/classifiers.toml`): efficientnet_b7 is right in 84.1 % of the cases, resnext50_32x4d in 77.6 %, mobilenet_v2 in \
              71.9 %, and each is several times as cheap as the one before. Who serves only the accurate one turns requests away under load, and who serves only the cheap one gives accuracy away. \
              *Family*: a request goes to the most accurate variant that can answer it in time (`family`, `accuracy` in a scenario; INFaaS, Romero et al., ATC 2021), at its arrival or when it has waited in vain. \
-             *Planned shares*: the same plan, but each variant has a fixed share of the requests, as in Proteus (Ahmad et al., ASPLOS 2024) between two decisions. The plan of both is that of `{GOODPUT}` for the shares, in \
-             tenths of the load, whose predicted answers are right most often. *Accurate*: answers within the SLO of 200 ms, each counted by the accuracy of its variant. Nominal world, `deadline`, {} seeds.",
+             *Planned shares*: the same plan, but each variant has a fixed share of the requests, as in Proteus (Ahmad et al., ASPLOS 2024) between two decisions. The plan of both is that of `{GOODPUT}` for the mix of \
+             variants whose predicted answers are right most often, found as the gateway finds it (at most eight plans). *Accurate*: answers within the SLO of 200 ms, each counted by the accuracy of its variant. Nominal world, `deadline`, {} seeds.",
             runner.seeds.len()
         ));
         page.targets(&targets(&rows));
