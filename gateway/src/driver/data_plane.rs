@@ -53,8 +53,8 @@ struct Shared {
 }
 
 impl DataPlane {
-    /// Starts the data plane with threads of its own: one for the driver's time, a few for the links. It serves nothing before the first
-    /// [`DataPlane::serve`]. The receiver gets every change of a link's state.
+    /// Starts the data plane with threads of its own: one for the driver's time, a few for the links. It must be called within the runtime of
+    /// HTTP, which also reads results. It serves nothing before the first [`DataPlane::serve`]. The receiver gets every change of a link's state.
     ///
     /// # Errors
     /// The threads cannot be started.

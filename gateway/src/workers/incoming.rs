@@ -2,7 +2,8 @@
 //!
 //! The runtime of HTTP reads results, because the thread that reads one can then also send the answer; a thread of the link's own would have
 //! to wake another for that. Results would wait where HTTP keeps its threads busy: a task on the links' own threads therefore looks again and
-//! again while the worker has batches, and reads what was left.
+//! again while the worker has batches, and reads what was left. It looks more seldom the longer a batch takes, so that many links with long
+//! batches cost little.
 
 use std::{
     future::poll_fn,
@@ -21,8 +22,10 @@ use super::{
     outgoing::Sending, socket::ReadNow,
 };
 
-/// The time after which the links' threads look for results that those of HTTP have not read.
+/// The shortest time after which the links' threads look for results that those of HTTP have not read.
 const PATIENCE: Duration = Duration::from_millis(1);
+/// The longest such time.
+const MAX_PATIENCE: Duration = Duration::from_millis(20);
 
 /// The receiving half of a connection, whichever thread reads it.
 pub(super) struct Incoming<F> {
@@ -79,8 +82,10 @@ impl<F: Fn(LinkEvent) + Send + Sync + 'static> Incoming<F> {
     async fn receive_what_is_left(&self, socket: &Socket) -> ConnectionError {
         let mut seen = 0;
         loop {
-            self.sending.outstanding.wait_for_batch(&mut seen).await;
-            sleep(PATIENCE).await;
+            let outstanding = &self.sending.outstanding;
+            outstanding.wait_for_batch(&mut seen).await;
+            let age = outstanding.oldest_sent().map(|sent| sent.elapsed());
+            sleep((age.unwrap_or_default() / 2).clamp(PATIENCE, MAX_PATIENCE)).await;
             let reader = match self.reader.try_lock() {
                 Ok(reader) => reader,
                 // Another thread reads.
