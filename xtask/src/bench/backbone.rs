@@ -69,7 +69,19 @@ struct Side {
     state_dir: PathBuf,
     cluster: LocalCluster,
     answer: Vec<u8>,
+    /// The workers before any load.
+    at_rest: WorkerMemory,
     rounds: Vec<Round>,
+}
+
+/// The memory of a cluster's workers together, in MiB.
+#[derive(Clone, Copy, Default)]
+struct WorkerMemory {
+    workers: usize,
+    /// What the processes have for themselves now.
+    private: f64,
+    /// The most that they have had, with libraries and the memory that they share with the gateway.
+    peak: f64,
 }
 
 struct Round {
@@ -103,6 +115,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut all = Side::start(&dir, HEADS, &interrupt)?;
     for side in [&mut one, &mut all] {
         side.answer = side.ask(&dir, &interrupt)?;
+        side.at_rest = side.workers()?;
     }
     for _ in 0..options.rounds {
         for side in [&mut one, &mut all] {
@@ -157,6 +170,7 @@ impl Side {
             state_dir,
             cluster,
             answer: Vec::new(),
+            at_rest: WorkerMemory::default(),
             rounds: Vec::new(),
         })
     }
@@ -211,22 +225,26 @@ impl Side {
         })
     }
 
-    /// Returns the number of the cluster's workers, and the most memory that they have had together, in MiB.
-    fn workers(&self) -> anyhow::Result<(usize, f64)> {
-        let (mut count, mut kib) = (0, 0.0);
+    fn workers(&self) -> anyhow::Result<WorkerMemory> {
+        let mut found = WorkerMemory::default();
         for pid in packhorse_pids(&self.state_dir) {
             let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
                 continue;
             };
             let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+            let mib = |name: &str| -> anyhow::Result<f64> {
+                let kib = field(name).with_context(|| format!("a process has {name}"))?;
+                let kib: f64 = kib.trim().trim_end_matches("kB").trim().parse()?;
+                Ok(kib / 1024.0)
+            };
             // The system keeps 15 bytes of a name.
             if field("Name:").is_some_and(|name| "packhorse-worker".starts_with(name.trim())) {
-                let peak = field("VmHWM:").context("a process has its peak memory")?;
-                count += 1;
-                kib += peak.trim().trim_end_matches("kB").trim().parse::<f64>()?;
+                found.workers += 1;
+                found.private += mib("RssAnon:")?;
+                found.peak += mib("VmHWM:")?;
             }
         }
-        Ok((count, kib / 1024.0))
+        Ok(found)
     }
 }
 
@@ -245,25 +263,29 @@ fn page(options: &Options, one: &Side, all: &Side) -> anyhow::Result<String> {
          The models are one ResNet50 with random weights and a linear layer of 100 classes each (`{SCRIPT}`); the weights of a layer have 0.8 MB, those \
          of the rest 94 MB. Two clusters, each with an agent that offers `--devices cpu:1`: one has the first model, the other all {HEADS}, which it \
          finds to share a backbone and serves with one worker. {CLIENTS} clients in all, with one image each, ask again as soon as they have their \
-         answer; the models have equal parts of them. Measured in turns; medians of the rounds.\n\n\
-         | | images/s | ratio | p50 ms | p99 ms | workers | their peak memory, MiB | ratio |\n|---|--:|--:|--:|--:|--:|--:|--:|\n",
+         answer; the models have equal parts of them. Measured in turns; medians of the rounds. *Own memory* is what the worker has for itself after its \
+         start and a batch of eight images: weights, activations, and what libtorch needs. *Peak* is after the load, with libraries, the inputs that \
+         wait for each model, and the memory that its links share with the gateway, of which eight models have more.\n\n\
+         | | images/s | ratio | p50 ms | p99 ms | workers | own memory, MiB | ratio | peak, MiB | ratio |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
         machine()?,
         today()?,
     );
-    let (_, alone) = one.workers()?;
+    let peak_alone = one.workers()?.peak;
     for side in [one, all] {
         let pairs = side.rounds.iter().zip(&one.rounds);
         let ratio = median(pairs.map(|(this, one)| this.images_per_s / one.images_per_s));
         let number = |number: fn(&Round) -> f64| median(side.rounds.iter().map(number));
-        let (count, peak) = side.workers()?;
+        let WorkerMemory { workers, peak, .. } = side.workers()?;
+        let private = side.at_rest.private;
         writeln!(
             page,
-            "| {} | {:.1} | {ratio:.2} | {:.0} | {:.0} | {count} | {peak:.0} | {:.2} |",
+            "| {} | {:.1} | {ratio:.2} | {:.0} | {:.0} | {workers} | {private:.0} | {:.2} | {peak:.0} | {:.2} |",
             side.what,
             number(|round| round.images_per_s),
             number(|round| round.p50_ms),
             number(|round| round.p99_ms),
-            peak / alone,
+            private / one.at_rest.private,
+            peak / peak_alone,
         )?;
     }
     let equal = if one.answer == all.answer {
