@@ -95,8 +95,8 @@ const REQUESTS: f64 = 100_000.0;
 /// The requests per second below which a discipline is not measured with more devices, of which there would be ten times as many.
 const LEAST_RPS: f64 = 100_000.0;
 
-/// The simulated time until the devices are full, in seconds.
-const FULL: f64 = 0.1;
+/// The simulated time until the devices are full, in seconds; at least the SLO, which a run must last.
+const FULL: f64 = 0.2;
 
 /// Measures the decisions of a discipline for one model with so many replicas, at so many times what these can do at best. A decision is a batch
 /// or a dropped request. Returns the requests per second of processor time.
