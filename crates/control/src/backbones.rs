@@ -57,36 +57,46 @@ impl State {
     /// Returns the backbones that several models share. A model is in one at most.
     pub(crate) fn backbones(&self) -> Vec<Backbone> {
         let models = self.models.iter();
-        let mut open: Vec<Candidate<'_>> = models
+        let candidates: Vec<Candidate<'_>> = models
             .filter_map(|(id, model)| Candidate::new(id, model))
             .collect();
+        // Most models have nothing in common, and are not compared.
+        let mut with_digest: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+        for (place, candidate) in candidates.iter().enumerate() {
+            for digest in candidate.weights.keys() {
+                with_digest.entry(*digest).or_default().push(place);
+            }
+        }
+        let mut taken: BTreeSet<usize> = BTreeSet::new();
         let mut backbones = Vec::new();
-        while !open.is_empty() {
-            let first = open.remove(0);
+        for (place, first) in candidates.iter().enumerate() {
+            if taken.contains(&place) {
+                continue;
+            }
+            let digests = first.weights.keys().flat_map(|digest| &with_digest[digest]);
+            let related: BTreeSet<usize> = digests
+                .copied()
+                .filter(|other| *other > place && !taken.contains(other))
+                .collect();
             let mut shared = first.weights.clone();
             let mut together = vec![first];
-            open = open.into_iter().fold(Vec::new(), |mut others, candidate| {
+            for other in related {
+                let candidate = &candidates[other];
                 let common = candidate.common(&shared);
-                let fits = together
-                    .iter()
-                    .all(|member| member.fits(&candidate, &common));
-                if together.len() < MOST_MODELS && fits {
+                let fits = |member: &&Candidate<'_>| member.fits(candidate, &common);
+                if together.len() < MOST_MODELS && together.iter().all(fits) {
                     shared = common;
                     together.push(candidate);
-                } else {
-                    others.push(candidate);
+                    taken.insert(other);
                 }
-                others
-            });
+            }
             if together.len() > 1 {
                 backbones.push(Backbone::of(&together, &shared));
             }
         }
         backbones
     }
-}
 
-impl State {
     /// Returns the devices with a worker that runs several models. There the slowdown of a batch is not known: it is computed with those of
     /// other models.
     pub(crate) fn devices_of_backbones(&self) -> BTreeSet<DeviceId> {
@@ -134,7 +144,7 @@ impl<'a> Candidate<'a> {
 }
 
 impl Backbone {
-    fn of(together: &[Candidate<'_>], shared: &BTreeMap<u64, u64>) -> Self {
+    fn of(together: &[&Candidate<'_>], shared: &BTreeMap<u64, u64>) -> Self {
         let shared: u64 = shared.values().sum();
         let members = together.iter().map(|candidate| Member {
             model: candidate.id.clone(),

@@ -196,7 +196,7 @@ impl Reconciler {
                 }
                 record
             });
-            record.take_memory(task);
+            record.take_planned(task);
             record.take_attempt(task);
         }
     }

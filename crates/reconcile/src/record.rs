@@ -132,7 +132,7 @@ impl TaskRecord {
 
     /// Takes over what the gateway plans for the next process: the memory, which changes when a measurement has replaced an estimate, and the
     /// replicas that are still wanted.
-    pub(crate) fn take_memory(&mut self, wanted: &Task) {
+    pub(crate) fn take_planned(&mut self, wanted: &Task) {
         if let (Task::Serve(task), Task::Serve(wanted)) = (&mut self.task, wanted)
             && matches!(self.phase, Phase::Waiting | Phase::BackingOff(_))
             && wanted.runs_as(task)

@@ -47,7 +47,7 @@ pub(crate) struct LinkConfig {
 pub(crate) struct Runtimes {
     /// The links' own.
     pub(crate) links: Handle,
-    /// That of HTTP.
+    /// The runtime of HTTP.
     pub(crate) http: Handle,
 }
 

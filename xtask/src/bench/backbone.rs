@@ -12,12 +12,11 @@ use anyhow::{Context as _, ensure};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{machine, today};
+use super::{build_release_programs, empty_folder, machine, today};
 use crate::{
     local::{AgentFlags, Interrupt, LocalCluster},
     processes::packhorse_pids,
-    setup,
-    workspace::{cargo_build, program, python, root, use_release_programs},
+    workspace::{program, python, root},
 };
 
 const SCRIPT: &str = "xtask/src/bench/backbone.py";
@@ -78,9 +77,9 @@ struct Side {
 #[derive(Clone, Copy, Default)]
 struct WorkerMemory {
     workers: usize,
-    /// What the processes have for themselves now.
+    /// The memory that the processes have for themselves now.
     private: f64,
-    /// The most that they have had, with libraries and the memory that they share with the gateway.
+    /// The most memory that they have had, with libraries and the memory that they share with the gateway.
     peak: f64,
 }
 
@@ -95,18 +94,10 @@ struct Round {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     ensure!(options.rounds > 0, "--rounds: at least 1");
     if !options.dev {
-        setup::run()?;
-        let status = cargo_build(&setup::PROGRAMS).arg("--release").status();
-        let status = status.context("start cargo")?;
-        ensure!(status.success(), "cargo build: {status}");
-        use_release_programs()?;
+        build_release_programs()?;
     }
     let interrupt = Interrupt::listen()?;
-    let dir = root().join("target/bench-backbone");
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
-    }
-    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let dir = empty_folder("bench-backbone")?;
     let mut export = Command::new(python());
     export.args(["-Wignore", SCRIPT, "export"]).arg(&dir);
     interrupt.run(export.arg(HEADS.to_string()))?;

@@ -28,7 +28,7 @@ use crate::{
     local::{AgentFlags, Interrupt, LocalCluster},
     processes::cpu_seconds,
     setup,
-    workspace::{python, root},
+    workspace::{cargo_build, python, root, use_release_programs},
 };
 
 const CONCURRENCIES: [usize; 3] = [1, 8, 32];
@@ -81,11 +81,7 @@ const SUBJECTS: [Subject; 2] = [
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     setup::run_and_build()?;
     let interrupt = Interrupt::listen()?;
-    let dir = root().join("target/bench-gateway");
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
-    }
-    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let dir = empty_folder("bench-gateway")?;
     let mut report = introduction(options)?;
     for subject in &SUBJECTS {
         // A separate cluster, so that no other worker uses memory or cores.
@@ -297,6 +293,25 @@ fn introduction(options: &Options) -> anyhow::Result<String> {
         options.rounds,
         machine()?,
     ))
+}
+
+/// Builds the release programs, and lets the benchmark use them.
+fn build_release_programs() -> anyhow::Result<()> {
+    setup::run()?;
+    let status = cargo_build(&setup::PROGRAMS).arg("--release").status();
+    let status = status.context("start cargo")?;
+    ensure!(status.success(), "cargo build: {status}");
+    use_release_programs()
+}
+
+/// Returns a folder of the build folder, which is empty whatever an earlier run has left there.
+fn empty_folder(name: &str) -> anyhow::Result<PathBuf> {
+    let dir = root().join("target").join(name);
+    if dir.exists() {
+        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
+    }
+    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    Ok(dir)
 }
 
 /// Returns the description of the machine for a report.

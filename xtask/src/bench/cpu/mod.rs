@@ -20,10 +20,10 @@ use self::{
     report::Results,
 };
 use crate::{
+    bench::{build_release_programs, empty_folder},
     local::{AgentFlags, Interrupt, LocalCluster},
     processes::{Usage, packhorse_pids, usage},
-    setup,
-    workspace::{cargo_build, program, python, root, use_release_programs},
+    workspace::{program, python, root},
 };
 
 /// The registration, which is the signature of the worker's own benchmark too.
@@ -71,17 +71,10 @@ struct Quantiles {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     ensure!(options.rounds > 0, "--rounds: at least 1");
     if !options.dev {
-        setup::run()?;
-        let status = cargo_build(&setup::PROGRAMS).arg("--release").status();
-        let status = status.context("start cargo")?;
-        ensure!(status.success(), "cargo build: {status}");
-        use_release_programs()?;
+        build_release_programs()?;
     }
     let interrupt = Interrupt::listen()?;
-    let dir = root().join("target/bench-cpu");
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
-    }
+    let dir = empty_folder("bench-cpu")?;
     let state_dir = dir.join("cluster");
     fs::create_dir_all(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
     let (script, package) = (dir.join("model.pt"), dir.join("model.pt2"));

@@ -21,6 +21,7 @@ use self::{
     servers::{Ceiling, Ours, Server},
 };
 use crate::{
+    bench::empty_folder,
     local::Interrupt,
     setup,
     workspace::{cargo_build, program, python, root, use_release_programs},
@@ -92,11 +93,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     }
     use_release_programs()?;
     let interrupt = Interrupt::listen()?;
-    let dir = root().join("target/bench-data-plane");
-    if dir.exists() {
-        fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;
-    }
-    fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+    let dir = empty_folder("bench-data-plane")?;
     let (model, numbers) = (dir.join("sum.pt"), dir.join("numbers.npy"));
     let mut export = Command::new(python());
     export
