@@ -176,6 +176,11 @@ impl OperatorGraph {
         if !memory.into_iter().all(PerBatch::is_within_limits) {
             return Err(GraphError::Number("memory".to_owned()));
         }
+        let mut weights = self.weights.iter();
+        let bytes = weights.try_fold(0_u64, |sum, read| sum.checked_add(read.bytes));
+        if bytes.is_none_or(|bytes| bytes > MAX_NUMBER) {
+            return Err(GraphError::Number("weights".to_owned()));
+        }
         Ok(())
     }
 
@@ -345,6 +350,17 @@ mod tests {
             );
         }
         assert_eq!(graph("").unwrap_err(), "operators: there are none");
+        let weights = |bytes: u64| {
+            let text = format!(
+                r#"{{"parameters":1,"parameter_bytes":4,"activation_bytes":[0,4],"operators":[{}],"weights":[[7,{bytes}],[8,{bytes}]]}}"#,
+                one(1, 1)
+            );
+            OperatorGraph::from_json(&text).map_err(|e| e.to_string())
+        };
+        assert!(weights(MAX_NUMBER / 2).is_ok());
+        for bytes in [MAX_NUMBER, u64::MAX] {
+            assert!(weights(bytes).unwrap_err().contains("\"weights\" has"));
+        }
         let many = vec![one(1, 1); MAX_OPERATORS + 1].join(",");
         assert!(graph(&many).unwrap_err().contains("at most 4096"));
     }

@@ -161,3 +161,17 @@ fn a_model_with_a_far_stricter_slo_keeps_a_worker_of_its_own() {
     found.sort();
     assert_eq!(found, [set(&["a:1", "b:1"]), set(&["c:1"])]);
 }
+
+#[test]
+fn of_more_models_than_one_worker_runs_the_others_share_a_second_one() {
+    let mut cluster = cluster(1, 8192);
+    let names: Vec<String> = (0..18).map(|number| format!("m{number:02}:1")).collect();
+    let models: Vec<&str> = names.iter().map(String::as_str).collect();
+    for model in &models {
+        cluster.register(model, 2.0);
+    }
+    cluster.run_until("all serve", LIMIT, |c| serve(c, &models) && c.is_healthy());
+    let mut sizes: Vec<usize> = workers(&cluster).iter().map(BTreeSet::len).collect();
+    sizes.sort_unstable();
+    assert_eq!(sizes, [2, 16]);
+}
