@@ -86,7 +86,12 @@ fn run(
 
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
     spawn_compute(&task, Arc::clone(&pipeline), event_sender.clone());
-    let Some(started) = wait_for_start(events)? else {
+    // One program of several is no finding about the others. It is found to fail when it is measured, which is done alone.
+    let started = wait_for_start(events).map_err(|error| StartError {
+        permanent: error.permanent && task.also.is_empty(),
+        ..error
+    });
+    let Some(started) = started? else {
         return Ok(exit_code::DONE);
     };
 

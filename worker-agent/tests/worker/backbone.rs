@@ -241,3 +241,33 @@ fn a_worker_of_several_replicas_drains_for_all_of_them() {
     }
     assert_eq!(worker.exit_code(), Some(0));
 }
+
+#[test]
+fn a_program_that_cannot_be_served_is_no_permanent_failure_of_those_beside_it() {
+    // The second has five outputs.
+    let wrong = [("HeadedLinear", 2), ("HeadedSoftmax", 4)];
+    let (reason, permanent) = Worker::serve(&task(&wrong, &[3, 8, 8])).failure();
+    assert!(!permanent, "{reason}");
+    let (reason, permanent) = Worker::serve(&task(&wrong[1..], &[3, 8, 8])).failure();
+    assert!(permanent, "{reason}");
+}
+
+#[test]
+fn programs_of_which_one_cannot_be_frozen_are_each_loaded_whole() {
+    // Its state is written to, so that it is no constant.
+    let modules = [("Counting", 3), ("Echo", 3)];
+    let together = task(&modules, &[3]);
+    let worker = Worker::serve(&together);
+    let mut links = connect_all(&worker, &together);
+    let log = fs::read_to_string(worker.handoff().log_path()).unwrap();
+    assert!(log.contains("do not share a backbone"), "{log}");
+    let x = Tensor::fp32(&[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    for id in 1..20 {
+        for link in &mut links {
+            link.send(id, 2, std::slice::from_ref(&x));
+        }
+        for (link, (module, _)) in links.iter_mut().zip(modules) {
+            assert_eq!(link.result().1, [x.clone()], "{module}");
+        }
+    }
+}

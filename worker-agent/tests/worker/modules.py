@@ -79,6 +79,14 @@ class Counter(torch.nn.Module):
         return self.count
 
 
+class Counting(Counter):
+    """Returns its input, and counts."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count.add_(1)
+        return x + 0.0 * self.count
+
+
 class Dictionary(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> Dict[str, torch.Tensor]:
         return {"x": x}
@@ -270,5 +278,5 @@ rows_last = RowsLast().eval()
 for name, factor in [("Once", 1.0), ("Twice", 2.0)]:
     torch.jit.script(Headed(rows_last, Upright(factor)).eval()).save(f"{sys.argv[1]}/Upright{name}.pt")
 torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
-for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
+for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

@@ -1,6 +1,9 @@
 //! The start of an executor: it loads the program, optimises it as far as possible, and warms it up.
 
-use std::{fs::File, sync::Arc};
+use std::{
+    fs::File,
+    sync::{Arc, Once},
+};
 
 use tch::Cuda;
 
@@ -42,9 +45,12 @@ pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, 
 
 /// Sets libtorch's threads, and checks that it finds the device.
 pub(super) fn configure(options: &StartOptions<'_>) -> Result<(), StartError> {
-    // Only the first call in a process has an effect.
-    tch::set_num_threads(i32::try_from(options.threads).unwrap_or(i32::MAX).max(1));
-    tch::set_num_interop_threads(1);
+    // libtorch refuses a second call.
+    static THREADS: Once = Once::new();
+    THREADS.call_once(|| {
+        tch::set_num_threads(i32::try_from(options.threads).unwrap_or(i32::MAX).max(1));
+        tch::set_num_interop_threads(1);
+    });
     match options.cuda_device {
         Some(index) if i64::from(index) >= Cuda::device_count() => Err(StartError::transient(
             format!("libtorch finds no CUDA device {index}"),
