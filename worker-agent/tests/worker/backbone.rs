@@ -267,7 +267,7 @@ fn programs_of_which_one_cannot_be_frozen_are_each_loaded_whole() {
             link.send(id, 2, std::slice::from_ref(&x));
         }
         for (link, (module, _)) in links.iter_mut().zip(modules) {
-            assert_eq!(link.result().1, [x.clone()], "{module}");
+            assert_eq!(link.result().1, std::slice::from_ref(&x), "{module}");
         }
     }
 }
