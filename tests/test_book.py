@@ -227,18 +227,30 @@ def policies() -> set[str]:
     return {module.replace("_", "-") if constant == "NAME" else constant.lower().replace("_", "-") for module, constant in modules}
 
 
+def disciplines() -> set[str]:
+    """Returns the names of the disciplines, those of the simulator included."""
+    source = (ROOT / "crates/cluster/src/discipline.rs").read_text()
+    names = source.split("const fn as_str")[1].split("\n    }\n")[0]
+    return set(re.findall(r'Self::\w+ => "([a-z-]+)"', names))
+
+
 def test_the_policy_guide_and_its_policies_are_the_same():
     guide = (BOOK / "policies.md").read_text()
     assert policies() == set(re.findall(r"^\| \[?`([a-z-]+)`", guide.split("## The policies")[1].split("\n## ")[0], re.M))
 
 
-def test_the_benchmark_of_placement_has_every_policy():
+def test_the_benchmarks_have_every_policy_and_discipline():
     placement = (BOOK / "benchmarks/placement.md").read_text()
     thesis, scale = placement.split("\n## ")[1:3]
     of_table = lambda section: set(re.findall(r"^\| `([a-z-]+)` \|", section, re.M))
     assert of_table(thesis) == policies(), "`cargo xtask bench placement` writes the page anew"
     # Without coefficients of the models iGniter makes no plan.
     assert of_table(scale) == policies() - {"igniter"}
+    engine = (BOOK / "benchmarks/engine.md").read_text()
+    section = lambda title: engine.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    decided = lambda title: set(re.findall(r"^\| ([a-z-]+) \| \d+ \|", section(title), re.M))
+    assert decided("The group servers") == disciplines(), "`cargo xtask bench engine` writes the page anew"
+    assert {"flex", "flex-np", "clockwork"} == disciplines() - decided("The engine")
 
 
 def test_the_numbers_of_the_policy_guide_are_those_of_the_experiment():
