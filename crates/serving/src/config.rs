@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use packhorse_cluster::Discipline;
 
+use crate::BatchKey;
+
 /// The settings of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineConfig {
@@ -18,6 +20,8 @@ pub struct EngineConfig {
     pub max_attempts: u32,
     /// The most workers that a request may be lost with while they compute its batch: the second time it travels alone.
     pub max_losses: u32,
+    /// The number of the first batch. The numbers of engines whose parts are exchanged must never meet.
+    pub first_batch: BatchKey,
 }
 
 impl Default for EngineConfig {
@@ -30,6 +34,7 @@ impl Default for EngineConfig {
             deadline: DeadlineOptions::default(),
             max_attempts: 3,
             max_losses: 2,
+            first_batch: BatchKey(0),
         }
     }
 }

@@ -4,6 +4,7 @@ mod admission;
 mod batches;
 mod fairness;
 mod health;
+mod parts;
 mod replicas;
 mod turns;
 
@@ -14,6 +15,8 @@ use std::{
 
 use packhorse_cluster::{Discipline as DisciplineName, Time};
 use rustc_hash::FxHashMap;
+
+pub use parts::EnginePart;
 
 use crate::{
     Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
@@ -188,7 +191,7 @@ impl Engine {
             probes: BTreeSet::new(),
             actions: VecDeque::new(),
             next_arrival: 0,
-            next_batch: 0,
+            next_batch: config.first_batch.0,
             books: Books::default(),
         }
     }
@@ -250,7 +253,12 @@ impl Engine {
         self.config.discipline = name;
         self.discipline = configured_discipline(&self.config);
         let keys: Vec<ModelKey> = self.models.keys().copied().collect();
-        for key in keys {
+        self.put_in_order(now, &keys);
+    }
+
+    /// Puts the waiting requests of these models into the order of the discipline, and decides anew.
+    fn put_in_order(&mut self, now: Time, models: &[ModelKey]) {
+        for &key in models {
             for waiting in mem::take(&mut self.model_mut(key).queue).iter() {
                 let waiting = self.ranked(now, *waiting);
                 self.insert_into_queue(waiting);

@@ -29,7 +29,7 @@ mod turns;
 
 pub use books::Books;
 pub use config::{DeadlineOptions, EngineConfig};
-pub use engine::Engine;
+pub use engine::{Engine, EnginePart};
 pub use event::{Action, BatchError, Event};
 pub use key::{BatchKey, DeviceKey, ModelKey, ReplicaKey, RequestKey, ShapeClass, TenantKey};
 pub use outcome::{Refusal, RequestOutcome};

@@ -1,6 +1,9 @@
 //! The devices of models that are overloaded.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use packhorse_cluster::Time;
 
@@ -31,6 +34,34 @@ impl OverloadedModels {
             overloaded.insert(model, until);
         }
         now + OVERLOAD_TIME / 2
+    }
+
+    /// Removes the mark of a model from a device on which it has no replica any more.
+    pub(crate) fn leave(&mut self, model: ModelKey, device: DeviceKey) {
+        if let Some(overloaded) = self.by_device.get_mut(&device) {
+            overloaded.remove(&model);
+            if overloaded.is_empty() {
+                self.by_device.remove(&device);
+            }
+        }
+    }
+
+    /// Takes the devices out on which models are marked. All models that are marked on a device are of these, or none is.
+    pub(crate) fn split_off(&mut self, models: &BTreeSet<ModelKey>) -> Self {
+        let is_of_models = |overloaded: &BTreeMap<ModelKey, Time>| {
+            overloaded.keys().any(|model| models.contains(model))
+        };
+        let by_device = self
+            .by_device
+            .extract_if(.., |_, overloaded| is_of_models(overloaded));
+        Self {
+            by_device: by_device.collect(),
+        }
+    }
+
+    /// Takes over the devices of others.
+    pub(crate) fn absorb(&mut self, mut others: Self) {
+        self.by_device.append(&mut others.by_device);
     }
 
     /// Returns true if a model other than this one is overloaded on the device.

@@ -274,6 +274,11 @@ impl ReplicaPool {
         self.replicas.keys().copied()
     }
 
+    /// Returns the devices of all replicas; one with several is returned as often.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceKey> {
+        self.replicas.values().map(Replica::device)
+    }
+
     /// Returns the replicas that take work, now or once a credit is free.
     pub(crate) fn serving(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
         self.replicas

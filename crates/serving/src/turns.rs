@@ -114,6 +114,27 @@ impl Turns {
         self.devices.get(&key)
     }
 
+    /// Takes the devices out on which models take turns. All members of a device are of these models, or none is.
+    pub(crate) fn split_off(&mut self, models: &BTreeSet<ModelKey>) -> Self {
+        let is_of_models =
+            |shared: &SharedDevice| shared.members.values().any(|model| models.contains(model));
+        let devices = self
+            .devices
+            .extract_if(.., |_, shared| is_of_models(shared));
+        let devices: BTreeMap<_, _> = devices.collect();
+        let wakes = self
+            .wakes
+            .extract_if(.., |(_, device)| devices.contains_key(device));
+        let wakes = wakes.collect();
+        Self { devices, wakes }
+    }
+
+    /// Takes over the devices of others.
+    pub(crate) fn absorb(&mut self, mut others: Self) {
+        self.devices.append(&mut others.devices);
+        self.wakes.append(&mut others.wakes);
+    }
+
     /// Adds a replica, with the batches that it holds, to those that take turns on a device.
     pub(crate) fn join(
         &mut self,

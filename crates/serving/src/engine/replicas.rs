@@ -5,7 +5,7 @@ use std::mem;
 use packhorse_cluster::Time;
 
 use super::Engine;
-use crate::{Action, ModelKey, ReplicaKey, ReplicaParameters, RequestOutcome};
+use crate::{Action, DeviceKey, ModelKey, ReplicaKey, ReplicaParameters, RequestOutcome};
 
 impl Engine {
     pub(super) fn model_removed(&mut self, now: Time, key: ModelKey) {
@@ -74,8 +74,9 @@ impl Engine {
             .get(key)
             .is_some_and(|replica| replica.draining && replica.is_idle())
         {
-            pool.remove(key);
+            let replica = pool.remove(key).expect("just seen");
             self.replicas.remove(&key);
+            self.leave_device(model_key, replica.device());
             self.actions
                 .push_back(Action::ReplicaDrained { replica: key });
             self.remove_model_if_unused(model_key);
@@ -92,6 +93,7 @@ impl Engine {
             .remove(key)
             .expect("a replica is in its model's pool");
         self.leave_turns(now, replica.device(), key);
+        self.leave_device(model_key, replica.device());
         self.probes.retain(|probe| probe.1 != key);
         for (place, id) in replica.held().enumerate() {
             self.turn_ended(now, replica.device(), id);
@@ -111,6 +113,14 @@ impl Engine {
         self.probe_if_none_is_left(now, model_key);
         self.schedule_decision(now, model_key);
         self.remove_model_if_unused(model_key);
+    }
+
+    /// Notes that a replica of a model is gone from a device, and perhaps the last one there.
+    fn leave_device(&mut self, model: ModelKey, device: DeviceKey) {
+        let mut devices = self.models[&model].pool.devices();
+        if !devices.any(|other| other == device) {
+            self.overloaded.leave(model, device);
+        }
     }
 
     pub(super) fn batch_limit_lowered(&mut self, now: Time, key: ReplicaKey, rows: u32) {

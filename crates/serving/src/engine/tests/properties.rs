@@ -66,11 +66,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// The generator `SplitMix64`: a strategy would take longer to draw a step than the engine to handle it.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
     /// Returns a number below `limit`.
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -78,7 +78,7 @@ impl Random {
         (z ^ (z >> 31)) % limit
     }
 
-    fn small(&mut self, limit: u32) -> u32 {
+    pub(super) fn small(&mut self, limit: u32) -> u32 {
         u32::try_from(self.below(u64::from(limit))).unwrap()
     }
 
