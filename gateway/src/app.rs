@@ -323,6 +323,7 @@ fn data_plane_config(
     DataPlaneConfig {
         link_secret,
         link_tls,
+        drivers: settings.engines,
         shared_memory_links: settings.shared_memory_links,
         queue_limit: settings.queue_limit,
         max_batch_wait: settings.max_batch_wait,

@@ -68,7 +68,7 @@ pub struct Options {
     )]
     pub admin_listen: SocketAddr,
 
-    /// Threads that serve HTTP [default: one fewer than the machine has cores, at least 1, because the decisions have a thread of their own]
+    /// Threads that serve HTTP [default: one fewer than the machine has cores, at least 1, because the decisions have threads of their own]
     #[arg(
         long,
         env = "PACKHORSE_HTTP_THREADS",
@@ -76,6 +76,16 @@ pub struct Options {
         value_parser = value_parser!(u16).range(1..=1024)
     )]
     pub http_threads: Option<u16>,
+
+    /// Serving engines that decide side by side, each for models that share no device and no family with those of another one [default: a quarter of
+    /// the machine's cores, at least 1 and at most 8]
+    #[arg(
+        long,
+        env = "PACKHORSE_ENGINES",
+        value_name = "N",
+        value_parser = value_parser!(u8).range(1..=64)
+    )]
+    pub engines: Option<u8>,
 
     /// File with the certificate of the inference listener, in PEM form, followed by those that lead to its authority; the listener
     /// then uses TLS
@@ -361,6 +371,8 @@ pub struct Settings {
     pub admin_tls: Option<ServerFiles>,
     /// True if inference requests need an API key.
     pub inference_keys: bool,
+    /// The number of serving engines.
+    pub engines: usize,
     /// True if clients may pass tensors by POSIX shared memory.
     pub system_shared_memory: bool,
     /// The admin listener.
@@ -449,6 +461,12 @@ impl Options {
         given.unwrap_or((cores - 1).max(1))
     }
 
+    fn engines(&self) -> usize {
+        let cores = available_parallelism().map_or(1, usize::from);
+        let given = self.engines.map(usize::from);
+        given.unwrap_or((cores / 4).clamp(1, 8))
+    }
+
     /// Converts the flags into settings, and checks them together.
     ///
     /// # Errors
@@ -457,6 +475,7 @@ impl Options {
         if !self.admin_listen.ip().is_loopback() && self.admin_token_file.is_none() {
             return Err(ConfigError::OpenAdmin(self.admin_listen));
         }
+        let engines = self.engines();
         let default_state_dir = || self.data_home.path().map(|path| path.join("packhorse"));
         let state_dir = self
             .state_dir
@@ -480,6 +499,7 @@ impl Options {
             admin_token_file: self.admin_token_file,
             agent_token_file: self.agent_token_file,
             link_secret_file: self.link_secret_file,
+            engines,
             shared_memory_links: self.shared_memory_links,
             worker_networks: self.worker_networks,
             artifact_roots: self.artifact_root,

@@ -97,19 +97,76 @@ pub struct Links<C: Connect> {
 
 impl<C: Connect> Default for Links<C> {
     fn default() -> Self {
+        Self::numbered_from(0)
+    }
+}
+
+impl<C: Connect> Links<C> {
+    /// Creates links whose keys of replicas and devices begin here. The keys of links that are exchanged must never meet.
+    pub fn numbered_from(first: u32) -> Self {
         Self {
             by_key: BTreeMap::new(),
             wanted: BTreeMap::new(),
             by_model: BTreeMap::new(),
             devices: BTreeMap::new(),
-            next_key: 0,
-            next_device: 0,
+            next_key: first,
+            next_device: first,
             touched: BTreeMap::new(),
         }
     }
-}
 
-impl<C: Connect> Links<C> {
+    /// Takes out the links to all replicas of these models. Other models must have no replica on one of their devices.
+    #[must_use]
+    pub fn split_off(&mut self, models: &BTreeSet<ModelKey>) -> Self {
+        let mut part = Self::default();
+        let by_key = self
+            .by_key
+            .extract_if(.., |_, replica| models.contains(&replica.model));
+        part.by_key = by_key.collect();
+        let replicas = &part.by_key;
+        part.wanted = self
+            .wanted
+            .extract_if(.., |_, key| replicas.contains_key(key))
+            .collect();
+        let by_model = self
+            .by_model
+            .extract_if(.., |model, _| models.contains(model));
+        part.by_model = by_model.collect();
+        let of_replicas: BTreeSet<DeviceKey> =
+            part.by_key.values().map(|replica| replica.device).collect();
+        let devices = self
+            .devices
+            .extract_if(.., |_, (key, _)| of_replicas.contains(key));
+        part.devices = devices.collect();
+        part.touched = self
+            .touched
+            .extract_if(.., |_, model| models.contains(model))
+            .collect();
+        debug_assert!(
+            !self
+                .by_key
+                .values()
+                .any(|replica| of_replicas.contains(&replica.device)),
+            "{models:?} share devices with others"
+        );
+        part
+    }
+
+    /// Takes over the links of others.
+    pub fn absorb(&mut self, mut others: Self) {
+        self.by_key.append(&mut others.by_key);
+        self.wanted.append(&mut others.wanted);
+        self.by_model.append(&mut others.by_model);
+        self.devices.append(&mut others.devices);
+        self.touched.append(&mut others.touched);
+    }
+
+    /// Returns the model and the device of every replica.
+    pub fn places(&self) -> impl Iterator<Item = (ModelKey, &DeviceId)> {
+        let replicas = self.by_key.values();
+        replicas.map(|replica| (replica.model, &replica.target.replica.spec.device))
+    }
+
     /// Adds a replica of this model, or changes it.
     pub fn serve(&mut self, target: Target, model: ModelKey, connect: &C) -> Vec<Effect> {
         let id = target.replica.id;

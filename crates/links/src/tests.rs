@@ -169,3 +169,40 @@ fn an_ejected_replica_says_why_until_it_is_restored() {
     links.restored(FIRST);
     assert_eq!(links.state(id()), Some(&LinkState::Serving));
 }
+
+#[test]
+fn links_that_another_owner_takes_over_go_on() {
+    let (mut links, connector) = connected();
+    let mut other = target("2-0", 9, ReplicaPhase::Planned);
+    other.replica.spec.device = "n/gpu1".parse().unwrap();
+    let stays = ModelKey(8);
+    links.serve(other, stays, &connector);
+    let _ = links.take_changes();
+
+    let part = links.split_off(&BTreeSet::from([MODEL]));
+    assert_eq!((links.state(id()), links.model(FIRST)), (None, None));
+    assert_eq!(
+        links.places().map(|place| place.0).collect::<Vec<_>>(),
+        [stays]
+    );
+    let mut owner: Links<Connector> = Links::numbered_from(100);
+    owner.absorb(part);
+    assert_eq!(owner.state(id()), Some(&LinkState::Serving));
+    assert_eq!(owner.readiness(MODEL), (true, false));
+    assert!(owner.link_down(FIRST, "cut".to_owned()).is_some());
+
+    // A device keeps its key, and new ones have those of their owner.
+    let mut third = target("3-0", 10, ReplicaPhase::Planned);
+    owner.serve(third.clone(), MODEL, &connector);
+    third.replica.id = "4-0".parse().unwrap();
+    third.replica.spec.device = "n/gpu2".parse().unwrap();
+    owner.serve(third, MODEL, &connector);
+    assert_eq!(
+        owner.devices["n/gpu0".parse::<DeviceId>().as_ref().unwrap()],
+        (DeviceKey(0), 2)
+    );
+    assert_eq!(
+        owner.devices["n/gpu2".parse::<DeviceId>().as_ref().unwrap()],
+        (DeviceKey(100), 1)
+    );
+}

@@ -15,6 +15,8 @@ pub struct DataPlaneConfig {
     pub link_secret: LinkSecret,
     /// TLS of connections to workers on other machines; `None` without.
     pub link_tls: Option<Arc<Reloaded<ClientTls>>>,
+    /// The number of drivers, at least 1 and at most 256. Models that share no device and no family, directly or through others, have different ones.
+    pub drivers: usize,
     /// True if links to workers of this host use shared memory.
     pub shared_memory_links: bool,
     /// The most requests that wait for a model without a limit of its own; a further one is refused.
@@ -40,6 +42,7 @@ impl Default for DataPlaneConfig {
         Self {
             link_secret: LinkSecret::none(),
             link_tls: None,
+            drivers: 1,
             shared_memory_links: true,
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
             max_batch_wait: EngineConfig::default().max_batch_wait,

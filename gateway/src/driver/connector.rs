@@ -1,18 +1,23 @@
 //! The connections to workers, as the links ask for them.
 
+use std::sync::Arc;
+
 use packhorse_control::Target;
 use packhorse_links::Connect;
 use packhorse_serving::ReplicaKey;
 use packhorse_wire::WorkerIdentity;
 
-use super::message::{DriverMessage, Post};
+use super::{
+    home::Home,
+    message::{DriverMessage, Post},
+};
 use crate::{
     clock::Clock,
     input_memory::InputMemories,
     workers::{BatchSender, Endpoint, LinkConfig, Runtimes, WorkerLink},
 };
 
-/// Makes connections whose events come to the driver's inbox.
+/// Makes connections whose events come to the drivers' inboxes.
 #[derive(Debug)]
 pub(super) struct Connector {
     pub(super) inbox: Post,
@@ -23,11 +28,19 @@ pub(super) struct Connector {
     pub(super) inputs: InputMemories,
 }
 
-impl Connect for Connector {
+/// Makes the connections of the models with one home.
+#[derive(Debug)]
+pub(super) struct HomeConnector {
+    pub(super) connector: Arc<Connector>,
+    pub(super) home: Arc<Home>,
+}
+
+impl Connect for HomeConnector {
     type Link = WorkerLink;
     type Batches = BatchSender;
 
     fn connect(&self, key: ReplicaKey, target: &Target) -> WorkerLink {
+        let Self { connector, home } = self;
         let program = &target.replica.spec.model;
         let identity = WorkerIdentity {
             replica: target.replica.id,
@@ -37,17 +50,23 @@ impl Connect for Connector {
         let endpoint = Endpoint {
             address: target.address,
             local_path: target.local_path.clone(),
-            inputs: self.inputs.of(&program.model),
+            inputs: connector.inputs.of(&program.model),
             identity,
             in_flight: target.capacity.map(|capacity| capacity.in_flight),
         };
-        let (inbox, clock) = (self.inbox.clone(), self.clock);
+        let (inbox, clock) = (connector.inbox.clone(), connector.clock);
+        let home = Arc::clone(home);
         WorkerLink::open(
-            &self.runtimes,
+            &connector.runtimes,
             endpoint,
-            self.config.clone(),
+            connector.config.clone(),
             move |event| {
-                inbox.send(DriverMessage::Link(key, event, clock.now()));
+                inbox.send(DriverMessage::Link(
+                    Arc::clone(&home),
+                    key,
+                    event,
+                    clock.now(),
+                ));
             },
         )
     }

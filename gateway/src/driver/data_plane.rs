@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -23,13 +23,21 @@ use tokio::{
 use super::{
     catalog::Catalog,
     config::DataPlaneConfig,
-    inbox::Inbox,
+    connector::Connector,
+    director::Director,
+    drivers::Drivers,
     message::DriverMessage,
     request::{RequestResult, Submission, SubmittedRequest},
-    task::{Driver, Publishes},
+    task::Driver,
     threads,
 };
-use crate::{clock::Clock, memory::MemoryBudget, telemetry::Telemetry, workers::Runtimes};
+use crate::{
+    clock::Clock,
+    input_memory::InputMemories,
+    memory::MemoryBudget,
+    telemetry::Telemetry,
+    workers::{LinkConfig, Runtimes},
+};
 
 /// A handle to the data plane. Clones share one data plane.
 #[derive(Clone, Debug)]
@@ -42,7 +50,8 @@ struct Shared {
     clock: Clock,
     telemetry: Telemetry,
     memory: MemoryBudget,
-    inbox: Arc<Inbox>,
+    director: Mutex<Director>,
+    drivers: Arc<Drivers>,
     catalog: watch::Receiver<Arc<Catalog>>,
     /// Limits the number of requests, and with it the length of the inbox.
     permits: Arc<Semaphore>,
@@ -53,7 +62,7 @@ struct Shared {
 }
 
 impl DataPlane {
-    /// Starts the data plane with threads of its own: one for the driver's time, a few for the links. It must be called within the runtime of
+    /// Starts the data plane with threads of its own: one for each driver's time, a few for the links. It must be called within the runtime of
     /// HTTP, which also reads results. It serves nothing before the first [`DataPlane::serve`]. The receiver gets every change of a link's state.
     ///
     /// # Errors
@@ -63,7 +72,7 @@ impl DataPlane {
     ) -> io::Result<(Self, mpsc::UnboundedReceiver<LinkChange>)> {
         let clock = Clock::start();
         let memory = MemoryBudget::new(config.memory_budget_bytes);
-        let telemetry = Telemetry::new(clock, memory.clone(), config.telemetry.clone());
+        let telemetry = Telemetry::new(clock, memory.clone(), config.telemetry);
         let (catalog_sender, catalog) = watch::channel(Arc::default());
         let (links_sender, link_changes) = mpsc::unbounded_channel();
         let request_limit = config.request_limit.min(Semaphore::MAX_PERMITS);
@@ -72,26 +81,43 @@ impl DataPlane {
             links: links.handle().clone(),
             http: Handle::current(),
         };
-        let inbox = Inbox::new(clock, |inbox| {
-            Driver::new(
-                config,
-                clock,
-                telemetry.clone(),
-                memory.clone(),
+        let link_config = LinkConfig {
+            secret: config.link_secret,
+            tls: config.link_tls,
+            payload_limit: config.result_limit_bytes,
+            batch_time: config.batch_time,
+            shared_memory: config.shared_memory_links,
+        };
+        let inputs = InputMemories::new(memory.clone());
+        let drivers = Drivers::new(clock, config.drivers.max(1), |number, inbox| {
+            let connector = Connector {
                 inbox,
-                runtimes,
-                Publishes {
-                    catalog: catalog_sender,
-                    links: links_sender,
-                },
+                runtimes: runtimes.clone(),
+                clock,
+                config: link_config.clone(),
+                inputs: inputs.clone(),
+            };
+            Driver::new(
+                number,
+                config.max_batch_wait,
+                connector,
+                links_sender.clone(),
             )
         });
-        threads::keep_time(Arc::clone(&inbox), links)?;
+        threads::keep_time(&drivers, links)?;
+        let director = Director::new(
+            telemetry.clone(),
+            memory.clone(),
+            inputs,
+            config.queue_limit,
+            catalog_sender,
+        );
         let shared = Shared {
             clock,
             telemetry,
             memory,
-            inbox,
+            director: Mutex::new(director),
+            drivers,
             catalog,
             permits: Arc::new(Semaphore::new(request_limit)),
             request_limit,
@@ -102,12 +128,12 @@ impl DataPlane {
         Ok((Self { shared }, link_changes))
     }
 
-    /// Waits until the data plane has ended: after a shutdown, or by a panic of its driver.
+    /// Waits until the data plane has ended: after a shutdown, or by a panic of a driver.
     pub async fn ended(&self) {
-        self.shared.inbox.ended().await;
+        self.shared.drivers.ended().await;
     }
 
-    /// Has the driver panic, on a thread that this costs.
+    /// Has a driver panic, on a thread that this costs.
     #[cfg(test)]
     pub(crate) fn panic(&self) {
         let data_plane = self.clone();
@@ -117,14 +143,22 @@ impl DataPlane {
 
     /// Changes what is served. Returns at once; the changes of the links show the progress.
     pub fn serve(&self, changes: Vec<ServeChange>) {
-        self.send(DriverMessage::Serve(changes));
+        let Shared { clock, drivers, .. } = &*self.shared;
+        self.director().serve(*clock, drivers, changes);
     }
 
     /// Returns the work of every replica; nothing once the data plane has ended.
     pub async fn work(&self) -> BTreeMap<ReplicaId, ComputedWork> {
-        let (answer, answered) = oneshot::channel();
-        self.send(DriverMessage::GetWork(answer));
-        answered.await.unwrap_or_default()
+        let (answer, mut answers) = mpsc::unbounded_channel();
+        self.shared
+            .drivers
+            .send_to_all(|| DriverMessage::GetWork(answer.clone()));
+        drop(answer);
+        let mut work = BTreeMap::new();
+        while let Some(of_driver) = answers.recv().await {
+            work.extend(of_driver);
+        }
+        work
     }
 
     /// Returns the goodput of the models in the last `window`, at most [`crate::telemetry::LONGEST_WINDOW`].
@@ -144,14 +178,17 @@ impl DataPlane {
 
     /// Takes no further requests, waits until the present ones are answered, at most `grace`, and ends.
     pub async fn shutdown(&self, grace: Duration) {
-        self.send(DriverMessage::Shutdown(grace));
-        self.shared.inbox.ended().await;
+        self.director().close();
+        self.shared
+            .drivers
+            .send_to_all(|| DriverMessage::Shutdown(grace));
+        self.shared.drivers.ended().await;
     }
 
     /// Returns true if clients shall send requests: the control plane has opened the data plane, and the gateway is not going to stop.
     pub(crate) fn is_ready(&self) -> bool {
         !self.shared.lame_duck.load(Relaxed)
-            && !self.shared.inbox.has_ended()
+            && !self.shared.drivers.have_ended()
             && self.shared.catalog.borrow().is_open()
     }
 
@@ -209,14 +246,20 @@ impl DataPlane {
         result.unwrap_or(Err(RequestOutcome::Refused(Refusal::ShuttingDown).into()))
     }
 
+    fn director(&self) -> MutexGuard<'_, Director> {
+        let director = self.shared.director.lock();
+        // A panic within it has ended the drivers.
+        director.unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn send(&self, message: DriverMessage) {
-        self.shared.inbox.send(message);
+        self.shared.drivers.send(message);
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.inbox.end();
+        self.drivers.end();
     }
 }
 
@@ -227,6 +270,7 @@ struct CancelOnDrop<'a> {
 
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
-        self.data_plane.send(DriverMessage::Cancel(self.request));
+        let drivers = &self.data_plane.shared.drivers;
+        drivers.send_to_all(|| DriverMessage::Cancel(self.request));
     }
 }

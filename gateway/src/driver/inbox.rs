@@ -1,19 +1,20 @@
-//! The inbox of the driver. A thread that puts a message into it, while no other handles messages, handles it itself: a request goes to its
+//! The inbox of a driver. A thread that puts a message into it, while no other handles messages, handles it itself: a request goes to its
 //! worker, and a result to its clients, without waiting for another thread to wake up. One thread at a time has the driver. A thread of its own
 //! keeps the time of the engine, and goes on for a thread that has handled many messages and still finds more.
 
 use std::{
     collections::VecDeque,
     mem,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use packhorse_cluster::Time;
-use tokio_util::sync::CancellationToken;
 
 use super::{
-    message::{DriverMessage, Post},
+    end::End,
+    home::Home,
+    message::DriverMessage,
     task::{Driver, Next},
 };
 use crate::clock::Clock;
@@ -23,21 +24,26 @@ const MESSAGES_AT_ONCE: usize = 64;
 /// The number of messages after which a thread that is not the driver's own lets that go on.
 const MESSAGES_OF_OTHERS: usize = 256;
 
-/// The inbox, and the driver while nobody handles messages.
+/// The inbox of a driver, and the driver while nobody handles messages.
 #[derive(Debug)]
 pub(super) struct Inbox {
     clock: Clock,
+    /// The driver's number.
+    number: usize,
     state: Mutex<State>,
     /// Wakes the driver's own thread.
     call: Condvar,
-    /// Cancelled when the driver has ended.
-    ended: CancellationToken,
+    /// Wakes the thread that waits for the driver.
+    reserved: Condvar,
+    end: Arc<End>,
 }
 
 #[derive(Debug)]
 struct State {
     messages: VecDeque<DriverMessage>,
     driver: Place,
+    /// True if a thread waits to take the driver.
+    is_awaited: bool,
     /// The time at which the engine has something to do, as of when the driver was put back.
     wake: Option<Time>,
     /// The time until which the driver's own thread sleeps at most.
@@ -51,39 +57,55 @@ enum Place {
     Idle(Box<Driver>),
     /// Here, and its own thread is called to handle the messages.
     Left(Box<Driver>),
+    /// Here, for the thread that waits to take it.
+    Reserved(Box<Driver>),
     /// With a thread, which handles all messages.
     Taken,
     /// Gone: after a shutdown, with its last handle, or by a panic.
     Ended,
 }
 
-impl Inbox {
-    /// Creates an inbox with the driver that `driver` makes.
-    pub(super) fn new(clock: Clock, driver: impl FnOnce(Post) -> Driver) -> Arc<Self> {
-        Arc::new_cyclic(|weak: &Weak<Self>| {
-            let weak = Weak::clone(weak);
-            let post = Post::new(move |message| {
-                if let Some(inbox) = weak.upgrade() {
-                    inbox.send(message);
-                }
-            });
-            Self {
-                clock,
-                state: Mutex::new(State {
-                    messages: VecDeque::new(),
-                    driver: Place::Idle(Box::new(driver(post))),
-                    wake: None,
-                    sleeps_until: None,
-                }),
-                call: Condvar::new(),
-                ended: CancellationToken::new(),
-            }
-        })
+/// The messages that wait in an inbox, which nobody else puts a message into meanwhile.
+pub(super) struct Waiting<'a>(MutexGuard<'a, State>);
+
+impl Waiting<'_> {
+    /// Takes all messages, in their order.
+    pub(super) fn take(&mut self) -> VecDeque<DriverMessage> {
+        mem::take(&mut self.0.messages)
     }
 
-    /// Puts a message into the inbox, and handles what is in it if nobody does. After the end the message is dropped.
-    pub(super) fn send(&self, message: DriverMessage) {
+    pub(super) fn push(&mut self, message: DriverMessage) {
+        self.0.messages.push_back(message);
+    }
+}
+
+impl Inbox {
+    /// Creates the inbox of a driver.
+    pub(super) fn new(clock: Clock, number: usize, driver: Driver, end: Arc<End>) -> Self {
+        Self {
+            clock,
+            number,
+            state: Mutex::new(State {
+                messages: VecDeque::new(),
+                driver: Place::Idle(Box::new(driver)),
+                is_awaited: false,
+                wake: None,
+                sleeps_until: None,
+            }),
+            call: Condvar::new(),
+            reserved: Condvar::new(),
+            end,
+        }
+    }
+
+    /// Puts a message into the inbox, and handles what is in it if nobody does. After the end the message is dropped. Returns a message whose model has
+    /// another driver.
+    pub(super) fn send(&self, message: DriverMessage) -> Option<DriverMessage> {
         let mut state = self.lock();
+        let is_elsewhere = |home: &Home| home.driver() != self.number;
+        if message.home().is_some_and(is_elsewhere) {
+            return Some(message);
+        }
         match mem::replace(&mut state.driver, Place::Taken) {
             Place::Idle(driver) => {
                 state.messages.push_back(message);
@@ -100,22 +122,50 @@ impl Inbox {
                 state.messages.push_back(message);
             }
         }
+        None
     }
 
-    /// Returns true once the driver has ended.
-    pub(super) fn has_ended(&self) -> bool {
-        self.ended.is_cancelled()
+    /// Takes the driver, once the thread that has it has handled the messages that it is at. Returns `None` once the driver has ended.
+    pub(super) fn take(&self) -> Option<Box<Driver>> {
+        let mut state = self.lock();
+        loop {
+            match mem::replace(&mut state.driver, Place::Taken) {
+                Place::Idle(driver) | Place::Left(driver) | Place::Reserved(driver) => {
+                    state.is_awaited = false;
+                    return Some(driver);
+                }
+                Place::Ended => {
+                    state.driver = Place::Ended;
+                    return None;
+                }
+                Place::Taken => {
+                    state.is_awaited = true;
+                    state = { self.reserved.wait(state) }.unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
     }
 
-    /// Waits until the driver has ended.
-    pub(super) async fn ended(&self) {
-        self.ended.cancelled().await;
+    /// Puts the driver back that was taken, and handles what has come meanwhile.
+    pub(super) fn put_back(&self, driver: Box<Driver>) {
+        self.handle(driver, MESSAGES_OF_OTHERS);
+    }
+
+    /// Gives a driver up, whose state a panic has left half changed.
+    pub(super) fn lose(&self, driver: Box<Driver>) {
+        drop(driver);
+        drop(EndOnPanic(self));
+    }
+
+    /// Returns the messages that wait.
+    pub(super) fn waiting(&self) -> Waiting<'_> {
+        Waiting(self.lock())
     }
 
     /// Ends the driver. If a thread has it, that thread does.
     pub(super) fn end(&self) {
         let place = mem::replace(&mut self.lock().driver, Place::Ended);
-        if let Place::Idle(driver) | Place::Left(driver) = place {
+        if let Place::Idle(driver) | Place::Left(driver) | Place::Reserved(driver) = place {
             driver.end();
             self.note_end();
         }
@@ -140,6 +190,10 @@ impl Inbox {
                     drop(state);
                     self.handle(driver, usize::MAX);
                     state = self.lock();
+                }
+                place @ Place::Reserved(_) => {
+                    state.driver = place;
+                    state = self.sleep(state, None);
                 }
                 // The thread that has it says anew when it is due.
                 Place::Taken => state = self.sleep(state, None),
@@ -200,11 +254,17 @@ impl Inbox {
                     return self.note_end();
                 }
             };
-            let is_left = handled >= limit;
+            let is_left = handled >= limit || state.is_awaited;
             if !state.messages.is_empty() && !is_left {
                 continue;
             }
             state.wake = wake;
+            if state.is_awaited {
+                state.driver = Place::Reserved(driver);
+                drop(state);
+                self.reserved.notify_one();
+                return mem::forget(unwinding);
+            }
             state.driver = if state.messages.is_empty() {
                 Place::Idle(driver)
             } else {
@@ -224,8 +284,9 @@ impl Inbox {
     fn note_end(&self) {
         let messages = mem::take(&mut self.lock().messages);
         drop(messages);
-        self.ended.cancel();
+        self.end.one();
         self.call.notify_one();
+        self.reserved.notify_one();
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -239,6 +300,7 @@ struct EndOnPanic<'a>(&'a Inbox);
 impl Drop for EndOnPanic<'_> {
     fn drop(&mut self) {
         self.0.lock().driver = Place::Ended;
+        self.0.end.panicked();
         self.0.note_end();
     }
 }
@@ -251,7 +313,11 @@ mod tests {
 
     #[tokio::test]
     async fn every_message_is_handled_whichever_threads_send_them() {
-        let (data_plane, _links) = DataPlane::spawn(DataPlaneConfig::default()).unwrap();
+        let config = DataPlaneConfig {
+            drivers: 3,
+            ..DataPlaneConfig::default()
+        };
+        let (data_plane, _links) = DataPlane::spawn(config).unwrap();
         let senders: Vec<_> = (0..8)
             .map(|_| {
                 let data_plane = data_plane.clone();

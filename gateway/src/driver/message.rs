@@ -1,37 +1,47 @@
-//! The messages to the driver's task.
+//! The messages to a driver.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use packhorse_cluster::{ReplicaId, Time};
-use packhorse_control::{ComputedWork, ServeChange};
+use packhorse_control::ComputedWork;
 use packhorse_serving::{ReplicaKey, RequestKey};
-use tokio::sync::oneshot;
+use tokio::sync::mpsc;
 
-use super::request::SubmittedRequest;
+use super::{home::Home, request::SubmittedRequest};
 use crate::workers::LinkEvent;
 
-/// A message to the driver's task. The inbox needs no limit of its own: a request sends at most two messages, a link at most one
-/// per batch that it was given.
+/// A message to a driver. The inbox needs no limit of its own: a request sends at most two messages, a link at most one per batch that it was given.
 #[derive(Debug)]
 pub(super) enum DriverMessage {
-    /// The control plane changed what shall be served.
-    Serve(Vec<ServeChange>),
     /// A request arrived.
     Submit(Box<SubmittedRequest>),
-    /// The client of a request stopped waiting.
+    /// The client of a request stopped waiting. It goes to every driver: the request may wait for a fallback that its model no longer has.
     Cancel(RequestKey),
-    /// Has the task panic.
+    /// Has the driver panic.
     #[cfg(test)]
     Panic,
     /// Asks for the work of the replicas.
-    GetWork(oneshot::Sender<BTreeMap<ReplicaId, ComputedWork>>),
-    /// A link reported an event, at this time.
-    Link(ReplicaKey, LinkEvent, Time),
-    /// Ends the task once the last request is answered, or this time has passed; no further request is taken.
+    GetWork(mpsc::UnboundedSender<BTreeMap<ReplicaId, ComputedWork>>),
+    /// The link to a replica of a model with this home reported an event, at this time.
+    Link(Arc<Home>, ReplicaKey, LinkEvent, Time),
+    /// Ends the driver once the last request is answered, or this time has passed; no further request is taken.
     Shutdown(Duration),
 }
 
-/// The way of messages into the inbox, for links: it does not keep the data plane alive.
+impl DriverMessage {
+    /// Returns the home of the model that the message is for, if it is for one.
+    pub(super) fn home(&self) -> Option<&Home> {
+        match self {
+            Self::Submit(request) => Some(&request.submission.requested.model.home),
+            Self::Link(home, ..) => Some(home),
+            Self::Cancel(_) | Self::GetWork(_) | Self::Shutdown(_) => None,
+            #[cfg(test)]
+            Self::Panic => None,
+        }
+    }
+}
+
+/// The way of messages into the inboxes, for links: it does not keep the data plane alive.
 #[derive(Clone)]
 pub(super) struct Post(Arc<dyn Fn(DriverMessage) + Send + Sync>);
 

@@ -1,4 +1,4 @@
-//! The data plane: its driver owns the serving engine and drives it with the clock, the workers' links and clients' requests.
+//! The data plane: its drivers own serving engines and drive them with the clock, the workers' links and clients' requests.
 //!
 //! The control plane changes what shall be served ([`ServeChange`](packhorse_control::ServeChange)) and follows the state of every
 //! replica ([`LinkState`](packhorse_control::LinkState)); HTTP handlers submit requests and wait for their answer.
@@ -6,9 +6,14 @@
 mod batch;
 mod batch_failure;
 mod catalog;
+mod components;
 mod config;
 mod connector;
 mod data_plane;
+mod director;
+mod drivers;
+mod end;
+mod home;
 mod inbox;
 mod load;
 mod message;

@@ -11,7 +11,7 @@ use std::{
 use packhorse_cluster::{ModelId, ModelSpec, Time};
 use packhorse_serving::{ModelKey, Refusal, TenantKey};
 
-use super::load::ModelLoad;
+use super::{home::Home, load::ModelLoad};
 use crate::{input_memory::InputMemory, memory::ModelMemory, telemetry::ModelTelemetry};
 
 /// A registered model version.
@@ -31,6 +31,8 @@ pub(crate) struct ServedModel {
     pub(crate) queue_limit: usize,
     /// The model's queue, and how fast it drains.
     pub(crate) load: Arc<ModelLoad>,
+    /// The driver that decides for the model.
+    pub(super) home: Arc<Home>,
     pub(super) readiness: Arc<Readiness>,
 }
 

@@ -12,7 +12,7 @@ use packhorse_serving::ShapeClass;
 type OpenDims = Vec<u64>;
 
 /// The numbers of the shapes of the present requests. It holds no other shapes: a client cannot make it grow.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ShapeClasses {
     classes: HashMap<OpenDims, CountedClass>,
     next: u64,
@@ -32,6 +32,23 @@ pub(super) struct Membership {
 }
 
 impl ShapeClasses {
+    /// Creates classes whose numbers follow this one. The numbers of classes that are exchanged must never meet.
+    pub(super) fn numbered_after(number: u64) -> Self {
+        Self {
+            classes: HashMap::new(),
+            next: number,
+        }
+    }
+
+    /// Counts a request that another driver had. Its class keeps its number: those of its shape that come now may have another one, and share no
+    /// batch with it.
+    pub(super) fn take_over(&mut self, membership: &Membership) {
+        let class = membership.class;
+        let counted = { self.classes.entry(membership.key.clone()) }
+            .or_insert(CountedClass { class, requests: 0 });
+        counted.requests += 1;
+    }
+
     /// Returns the class of a request, and counts the request in it.
     pub(super) fn enter(&mut self, program: &Program, inputs: &[Tensor]) -> Membership {
         let key = open_dims(program, inputs);
@@ -140,7 +157,7 @@ mod tests {
 
     #[test]
     fn rows_and_similar_padded_lengths_do_not_separate_requests_and_other_lengths_do() {
-        let mut classes = ShapeClasses::default();
+        let mut classes = ShapeClasses::numbered_after(0);
         let mut class = |pad, input: &[Tensor]| classes.enter(&program(pad), input).class;
         let short = class(None, &input(1, 3));
         assert_eq!(class(None, &input(4, 3)), short);
@@ -175,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_class_is_forgotten_with_its_last_request() {
-        let mut classes = ShapeClasses::default();
+        let mut classes = ShapeClasses::numbered_after(0);
         for length in 1..1000 {
             let membership = classes.enter(&program(None), &input(1, length));
             classes.leave(&membership);

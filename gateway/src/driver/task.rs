@@ -1,41 +1,33 @@
-//! The driver of the engine: it passes events to the engine and carries out the engine's actions.
+//! A driver of an engine: it passes events to the engine and carries out the engine's actions.
 
 mod batches;
 mod pending;
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
-use packhorse_cluster::{ModelId, ModelName, ModelSpec, ReplicaId, Time};
-use packhorse_control::ServeChange;
+use packhorse_cluster::{Discipline, ModelId, ReplicaId, Time};
+use packhorse_control::Target;
 use packhorse_links::{Effect, LinkChange, Links};
 use packhorse_serving::{
-    Action, BatchKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, Refusal, ReplicaKey,
-    Request, RequestKey, RequestOutcome,
+    Action, BatchKey, Engine, EngineConfig, EnginePart, Event, ModelKey, ModelLimits, Refusal,
+    ReplicaKey, Request, RequestKey, RequestOutcome,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
-    catalog::{Catalog, Phase},
-    config::DataPlaneConfig,
-    connector::Connector,
-    message::{DriverMessage, Post},
+    connector::{Connector, HomeConnector},
+    message::DriverMessage,
     request::{SubmittedRequest, UnansweredRequest},
     requested_model::RequestedModel,
     served_model::ServedModel,
     shape_class::{ShapeClasses, padded_bytes},
-    version_route::VersionRoute,
 };
-use crate::{
-    clock::Clock,
-    input_memory::InputMemories,
-    memory::MemoryBudget,
-    telemetry::{ReplicaNumber, RequestCourse, Telemetry},
-    workers::{LinkConfig, LinkEvent, Runtimes},
-};
+use crate::{telemetry::RequestCourse, workers::LinkEvent};
 
 /// The most bytes of the inputs of a batch that requests share. A larger batch would not compute faster per row, but a request whose
 /// own inputs are larger is still sent, alone.
@@ -50,85 +42,59 @@ pub(super) enum Next {
     End,
 }
 
-/// The channels on which the driver publishes.
-#[derive(Debug)]
-pub(super) struct Publishes {
-    /// The present models, for the handlers.
-    pub(super) catalog: watch::Sender<Arc<Catalog>>,
-    /// The changes of the links, for the control plane.
-    pub(super) links: mpsc::UnboundedSender<LinkChange>,
-}
-
-/// The driver of the engine. One thread at a time has it: that which handles the messages of its inbox.
+/// A driver, with its engine and all that belongs to the models for which that decides. One thread at a time has it: that which handles the messages of its inbox.
 #[derive(Debug)]
 pub(super) struct Driver {
-    telemetry: Telemetry,
-    memory: MemoryBudget,
-    config: DataPlaneConfig,
-    connector: Connector,
-    publishes: Publishes,
+    connector: Arc<Connector>,
+    /// The changes of the links, for the control plane.
+    link_changes: mpsc::UnboundedSender<LinkChange>,
     engine: Engine,
-    models: BTreeMap<ModelId, Arc<ServedModel>>,
-    models_by_key: BTreeMap<ModelKey, Arc<ServedModel>>,
-    /// The choice of a version, of the models that have more than one.
-    routes: BTreeMap<ModelName, Arc<VersionRoute>>,
+    models: BTreeMap<ModelKey, Arc<ServedModel>>,
     /// The next variant after every variant, as the engine was last told.
     fallbacks: BTreeMap<ModelKey, ModelKey>,
-    next_model: u32,
-    links: Links<Connector>,
-    /// True once the control plane has opened the data plane.
-    open: bool,
+    links: Links<HomeConnector>,
     requests: HashMap<RequestKey, PendingRequest>,
     batches: HashMap<BatchKey, InFlightBatch>,
     classes: ShapeClasses,
-    /// The latest time at which the task ends; no request is taken once this is set.
+    /// The latest time at which the driver ends; no request is taken once this is set.
     shutdown_deadline: Option<Time>,
 }
 
+/// Models that a driver gave away, with all that belongs to them.
+#[derive(Debug)]
+pub(super) struct DriverPart {
+    engine: EnginePart,
+    models: BTreeMap<ModelKey, Arc<ServedModel>>,
+    fallbacks: BTreeMap<ModelKey, ModelKey>,
+    links: Links<HomeConnector>,
+    requests: HashMap<RequestKey, PendingRequest>,
+    batches: HashMap<BatchKey, InFlightBatch>,
+}
+
 impl Driver {
+    /// Creates the driver with this number. What drivers number themselves begins at its own place for each, so that all of it can be exchanged.
     pub(super) fn new(
-        config: DataPlaneConfig,
-        clock: Clock,
-        telemetry: Telemetry,
-        memory: MemoryBudget,
-        inbox: Post,
-        runtimes: Runtimes,
-        publishes: Publishes,
+        number: usize,
+        max_batch_wait: Duration,
+        connector: Connector,
+        link_changes: mpsc::UnboundedSender<LinkChange>,
     ) -> Self {
-        let connector = Connector {
-            inbox,
-            runtimes,
-            clock,
-            config: LinkConfig {
-                secret: config.link_secret.clone(),
-                tls: config.link_tls.clone(),
-                payload_limit: config.result_limit_bytes,
-                batch_time: config.batch_time,
-                shared_memory: config.shared_memory_links,
-            },
-            inputs: InputMemories::new(memory.clone()),
-        };
+        let number = u8::try_from(number).expect("there are at most 256 drivers");
         let engine_config = EngineConfig {
-            max_batch_wait: config.max_batch_wait,
+            max_batch_wait,
+            first_batch: BatchKey(u64::from(number) << 56),
             ..EngineConfig::default()
         };
         Self {
-            telemetry,
-            memory,
-            config,
-            connector,
-            publishes,
+            connector: Arc::new(connector),
+            link_changes,
             engine: Engine::new(engine_config),
             models: BTreeMap::new(),
-            models_by_key: BTreeMap::new(),
-            routes: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
-            next_model: 0,
-            links: Links::default(),
-            open: false,
+            links: Links::numbered_from(u32::from(number) << 24),
             requests: HashMap::new(),
             batches: HashMap::new(),
-            classes: ShapeClasses::default(),
+            classes: ShapeClasses::numbered_after(u64::from(number) << 48),
             shutdown_deadline: None,
         }
     }
@@ -155,10 +121,9 @@ impl Driver {
 
     pub(super) fn handle_message(&mut self, now: Time, message: DriverMessage) {
         match message {
-            DriverMessage::Serve(changes) => self.serve(now, changes),
             DriverMessage::Submit(submitted) => self.submit(now, *submitted),
             DriverMessage::Cancel(request) => self.cancel(now, request),
-            DriverMessage::Link(replica, event, sent) => {
+            DriverMessage::Link(_, replica, event, sent) => {
                 self.handle_link_event(now, sent, replica, event);
             }
             #[cfg(test)]
@@ -167,7 +132,7 @@ impl Driver {
                 // The caller may have stopped waiting.
                 let _ = answer.send(self.links.work());
             }
-            DriverMessage::Shutdown(grace) => self.begin_shutdown(now + grace),
+            DriverMessage::Shutdown(grace) => self.shutdown_deadline = Some(now + grace),
         }
     }
 
@@ -198,141 +163,106 @@ impl Driver {
         }
     }
 
-    fn serve(&mut self, now: Time, changes: Vec<ServeChange>) {
-        let (mut catalog_changed, mut replicas_changed) = (false, false);
-        for change in changes {
-            match change {
-                ServeChange::Model(spec) => {
-                    catalog_changed = true;
-                    self.update_model(now, spec);
-                }
-                ServeChange::RemoveModel(id) => {
-                    catalog_changed = true;
-                    self.remove_model(now, &id);
-                }
-                ServeChange::Replica(target) => {
-                    replicas_changed = true;
-                    let model = &target.replica.spec.model.model;
-                    if let Some(model) = self.models.get(model) {
-                        let effects = self.links.serve(*target, model.key, &self.connector);
-                        self.apply_all(now, effects);
-                    }
-                }
-                ServeChange::RemoveReplica(id) => {
-                    let effect = self.links.end(id);
-                    self.apply(now, effect);
-                }
-                ServeChange::Split(name, shares) => {
-                    catalog_changed = true;
-                    let route = Arc::new(VersionRoute::new(shares));
-                    self.routes.insert(name, route);
-                }
-                ServeChange::Discipline(discipline) => {
-                    self.engine.set_discipline(now, discipline);
-                    self.run_actions(now);
-                }
-                ServeChange::Open => {
-                    catalog_changed = true;
-                    self.open = true;
-                }
-            }
-        }
-        if replicas_changed {
-            let requests = self.telemetry.requests();
-            let replicas = self.links.identities();
-            requests.set_replicas(replicas.map(|(key, id, on)| (ReplicaNumber(key.0), id, on)));
-        }
-        self.publish_states();
-        // After the states, so that a model appears in the catalog with its readiness.
-        if catalog_changed {
-            self.publish_catalog();
-        }
-    }
-
-    /// Takes no request from now on. The catalog stays, so that questions about models are still answered.
-    fn begin_shutdown(&mut self, deadline: Time) {
-        self.shutdown_deadline = Some(deadline);
-        for model in self.models.values() {
-            model.readiness.ready.store(false, Relaxed);
-        }
-        self.publish_catalog();
-    }
-
-    fn publish_catalog(&self) {
-        let phase = match (self.open, self.shutdown_deadline) {
-            (_, Some(_)) => Phase::Closed,
-            (true, None) => Phase::Open,
-            (false, None) => Phase::Starting,
+    /// Takes a model, or its changed specification.
+    pub(super) fn update_model(&mut self, now: Time, model: Arc<ServedModel>) {
+        let key = model.key;
+        let limits = ModelLimits {
+            max_batch_rows: model.spec.program.rows_limit(),
+            max_batch_bytes: MAX_BATCH_BYTES,
+            queue_limit: model.queue_limit,
         };
-        let catalog = Catalog::new(self.models.values().cloned(), self.routes.clone(), phase);
-        self.publishes.catalog.send_replace(Arc::new(catalog));
+        self.models.insert(key, model);
+        self.handle_event(now, Event::ModelUpdated { model: key, limits });
     }
 
-    fn remove_model(&mut self, now: Time, id: &ModelId) {
-        let Some(model) = self.models.remove(id) else {
-            return;
-        };
-        self.models_by_key.remove(&model.key);
-        self.fallbacks.remove(&model.key);
-        if !self.models.keys().any(|other| other.name == id.name) {
-            self.routes.remove(&id.name);
-        }
-        self.telemetry.remove_model(id);
-        self.handle_event(now, Event::ModelRemoved { model: model.key });
-        let effects = self.links.end_model(model.key);
+    /// Ends a model that is no longer served: its replicas answer what they have.
+    pub(super) fn remove_model(&mut self, now: Time, key: ModelKey) {
+        self.models.remove(&key);
+        self.fallbacks.remove(&key);
+        self.handle_event(now, Event::ModelRemoved { model: key });
+        let effects = self.links.end_model(key);
         self.apply_all(now, effects);
     }
 
-    fn update_model(&mut self, now: Time, spec: Arc<ModelSpec>) {
-        let id = spec.program.model.clone();
-        // The same name with another program is another model.
-        if let Some(model) = self.models.get(&id)
-            && model.spec.program != spec.program
-        {
-            self.remove_model(now, &id);
-        }
-        let known = match self.models.get(&id) {
-            Some(model) if model.spec == spec => return,
-            known => known.map(|model| ServedModel::clone(model)),
+    /// Serves a replica of a model, or changes it.
+    pub(super) fn serve(&mut self, now: Time, target: Target, model: &ServedModel) {
+        let connector = HomeConnector {
+            connector: Arc::clone(&self.connector),
+            home: Arc::clone(&model.home),
         };
-        let limits = ModelLimits {
-            max_batch_rows: spec.program.rows_limit(),
-            max_batch_bytes: MAX_BATCH_BYTES,
-            queue_limit: spec
-                .queue_limit
-                .and_then(|limit| usize::try_from(limit).ok())
-                .unwrap_or(self.config.queue_limit),
-        };
-        let queue_limit = limits.queue_limit;
-        let model = match known {
-            Some(model) => ServedModel {
-                spec,
-                queue_limit,
-                ..model
-            },
-            None => ServedModel {
-                key: self.new_model_key(),
-                telemetry: self.telemetry.model(&id),
-                spec,
-                memory: self.memory.model(),
-                inputs: self.connector.inputs.of(&id),
-                queue_limit,
-                load: Arc::default(),
-                readiness: Arc::default(),
-            },
-        };
-        model.telemetry.set_variant(model.spec.variant.clone());
-        let key = model.key;
-        self.handle_event(now, Event::ModelUpdated { model: key, limits });
-        let model = Arc::new(model);
-        self.models_by_key.insert(key, Arc::clone(&model));
-        self.models.insert(id, model);
+        let effects = self.links.serve(target, model.key, &connector);
+        self.apply_all(now, effects);
     }
 
-    fn new_model_key(&mut self) -> ModelKey {
-        let key = ModelKey(self.next_model);
-        self.next_model += 1;
-        key
+    /// Ends a replica that shall no longer be served, if it is one of this driver's.
+    pub(super) fn end_replica(&mut self, now: Time, id: ReplicaId) {
+        let effect = self.links.end(id);
+        self.apply(now, effect);
+    }
+
+    pub(super) fn set_discipline(&mut self, now: Time, discipline: Discipline) {
+        self.engine.set_discipline(now, discipline);
+        self.run_actions(now);
+    }
+
+    /// Returns the links to the replicas.
+    pub(super) fn links(&self) -> &Links<HomeConnector> {
+        &self.links
+    }
+
+    /// Returns the models that the engine has another one for, with that.
+    pub(super) fn fallbacks(&self) -> impl Iterator<Item = (ModelKey, ModelKey)> {
+        self.fallbacks
+            .iter()
+            .map(|(model, fallback)| (*model, *fallback))
+    }
+
+    /// Gives models away. None of them is coupled with one that stays.
+    pub(super) fn split_off(&mut self, models: &BTreeSet<ModelKey>) -> DriverPart {
+        let engine = self.engine.split_off(models);
+        let requests = self
+            .requests
+            .extract_if(|request, _| engine.has_request(*request));
+        let requests: HashMap<_, _> = requests.collect();
+        for pending in requests.values() {
+            self.classes.leave(&pending.membership);
+        }
+        let batches = self.batches.extract_if(|batch, _| engine.has_batch(*batch));
+        DriverPart {
+            batches: batches.collect(),
+            models: self
+                .models
+                .extract_if(.., |key, _| models.contains(key))
+                .collect(),
+            fallbacks: self
+                .fallbacks
+                .extract_if(.., |key, _| models.contains(key))
+                .collect(),
+            links: self.links.split_off(models),
+            engine,
+            requests,
+        }
+    }
+
+    /// Takes models over that another driver gave away.
+    pub(super) fn absorb(&mut self, now: Time, part: DriverPart) {
+        let DriverPart {
+            engine,
+            models,
+            fallbacks,
+            links,
+            requests,
+            batches,
+        } = part;
+        for pending in requests.values() {
+            self.classes.take_over(&pending.membership);
+        }
+        self.engine.absorb(now, engine);
+        self.models.extend(models);
+        self.fallbacks.extend(fallbacks);
+        self.links.absorb(links);
+        self.requests.extend(requests);
+        self.batches.extend(batches);
     }
 
     fn submit(&mut self, now: Time, submitted: SubmittedRequest) {
@@ -351,7 +281,7 @@ impl Driver {
         let requested = submission.requested.clone();
         // A variant may have been removed since its client was read.
         let mut present = requested.models();
-        let present = present.find(|model| self.models_by_key.contains_key(&model.key));
+        let present = present.find(|model| self.models.contains_key(&model.key));
         let model = present.unwrap_or(&requested.model);
         let tenant = submission.tenant;
         let inbox = now.saturating_since(submitted);
@@ -384,7 +314,9 @@ impl Driver {
         self.requests.insert(key, pending);
         self.set_fallbacks(now, &requested);
         self.handle_event(now, Event::RequestArrived(request));
-        for model in requested.models() {
+        // A family may have had another variant when its client was read.
+        let models = requested.models();
+        for model in models.filter(|model| self.models.contains_key(&model.key)) {
             let stands_before = self.engine.stands_before_others(now, model.key, tenant);
             model.load.set_stands_behind(tenant, !stands_before);
         }
@@ -398,9 +330,7 @@ impl Driver {
             return;
         }
         let keys = requested.models().map(|model| model.key);
-        let keys: Vec<ModelKey> = keys
-            .filter(|key| self.models_by_key.contains_key(key))
-            .collect();
+        let keys: Vec<ModelKey> = keys.filter(|key| self.models.contains_key(key)).collect();
         let next = keys.iter().skip(1).map(|key| Some(*key));
         for (&model, fallback) in keys.iter().zip(next.chain([None])) {
             let before = match fallback {
@@ -447,6 +377,9 @@ impl Driver {
     }
 
     fn update_queue_length(&self, now: Time, model: &ServedModel) {
+        if !self.models.contains_key(&model.key) {
+            return;
+        }
         let queued = self.engine.queued(model.key);
         model.telemetry.set_queue_length(queued);
         model.load.set_queued(now, queued);
@@ -481,7 +414,7 @@ impl Driver {
     fn ejected(&mut self, replica: ReplicaKey, failures: u32) {
         let reason = self.links.ejected(replica);
         let model = self.links.model(replica);
-        if let Some(model) = model.and_then(|model| self.models_by_key.get(&model)) {
+        if let Some(model) = model.and_then(|model| self.models.get(&model)) {
             model.telemetry.count_ejection();
         }
         if let Some(target) = self.links.target(replica) {
@@ -524,10 +457,10 @@ impl Driver {
     }
 
     /// Publishes the changed states of the replicas to the control plane, and the readiness of their models to the handlers.
-    fn publish_states(&mut self) {
+    pub(super) fn publish_states(&mut self) {
         let (links, models) = self.links.take_changes();
         for key in models {
-            if let Some(model) = self.models_by_key.get(&key) {
+            if let Some(model) = self.models.get(&key) {
                 let (ready, loading) = self.links.readiness(key);
                 let ready = ready && self.shutdown_deadline.is_none();
                 model.readiness.ready.store(ready, Relaxed);
@@ -536,7 +469,7 @@ impl Driver {
         }
         for link in links {
             // Without a control plane, nobody follows the links.
-            let _ = self.publishes.links.send(link);
+            let _ = self.link_changes.send(link);
         }
     }
 }

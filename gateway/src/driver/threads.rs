@@ -1,4 +1,4 @@
-//! The threads of the data plane: those of the links to workers, for what HTTP must not delay, and one for the driver's time.
+//! The threads of the data plane: those of the links to workers, for what HTTP must not delay, and one for each driver's time.
 
 use std::{
     io,
@@ -8,7 +8,7 @@ use std::{
 
 use tokio::runtime::{Builder, Runtime};
 
-use super::inbox::Inbox;
+use super::drivers::Drivers;
 
 /// The most threads for the links to workers: each moves a few GB/s.
 const LINK_THREADS_MAX: usize = 8;
@@ -23,14 +23,29 @@ pub(super) fn links() -> io::Result<Runtime> {
         .build()
 }
 
-/// Starts the driver's own thread. It ends with the driver, and ends those of the links.
-pub(super) fn keep_time(inbox: Arc<Inbox>, links: Runtime) -> io::Result<()> {
-    let keep_time = move || {
-        inbox.keep_time();
-        links.shutdown_background();
-    };
-    thread::Builder::new()
-        .name("driver".to_owned())
-        .spawn(keep_time)?;
+/// Starts the drivers' own threads. They end with the drivers, and the last one ends those of the links.
+pub(super) fn keep_time(drivers: &Arc<Drivers>, links: Runtime) -> io::Result<()> {
+    let links = Arc::new(EndInBackground(Some(links)));
+    for number in 0..drivers.inboxes().len() {
+        let (drivers, links) = (Arc::clone(drivers), Arc::clone(&links));
+        let keep_time = move || {
+            drivers.inboxes()[number].keep_time();
+            drop(links);
+        };
+        thread::Builder::new()
+            .name(format!("driver-{number}"))
+            .spawn(keep_time)?;
+    }
     Ok(())
+}
+
+/// A runtime whose end nobody waits for.
+struct EndInBackground(Option<Runtime>);
+
+impl Drop for EndInBackground {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }

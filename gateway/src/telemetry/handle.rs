@@ -10,6 +10,7 @@ use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
     cluster_metrics::{ClusterMetrics, ClusterState},
+    engine_metrics::EngineMetrics,
     gpu_metrics::GpuMetrics,
     http_durations::HttpDurations,
     key_metrics::KeyMetrics,
@@ -52,6 +53,7 @@ struct Shared {
     gpus: GpuMetrics,
     predictions: PredictionMetrics,
     cluster: ClusterMetrics,
+    engines: EngineMetrics,
     http: HttpDurations,
     tls: TlsMetrics,
     registry: Registry,
@@ -84,6 +86,7 @@ impl Telemetry {
             registry.register_collector(Box::new(tracer.clone()));
         }
         let http = HttpDurations::register(&mut registry);
+        let engines = EngineMetrics::register(&mut registry);
         Self {
             shared: Arc::new(Shared {
                 clock,
@@ -93,6 +96,7 @@ impl Telemetry {
                 gpus,
                 predictions,
                 cluster,
+                engines,
                 http,
                 tls,
                 registry,
@@ -150,6 +154,16 @@ impl Telemetry {
     /// Replaces the state of the cluster.
     pub(crate) fn set_cluster(&self, state: ClusterState) {
         self.shared.cluster.set(state);
+    }
+
+    /// Sets the numbers of replicas that each serving engine decides for, by the engines' numbers.
+    pub(crate) fn set_engine_replicas(&self, replicas: impl Iterator<Item = usize>) {
+        self.shared.engines.set_replicas(replicas);
+    }
+
+    /// Counts models that went from one serving engine to another.
+    pub(crate) fn count_moved_models(&self, models: usize) {
+        self.shared.engines.count_moved(models);
     }
 
     /// Replaces the readings of a node's GPUs.

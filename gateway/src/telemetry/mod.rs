@@ -6,6 +6,7 @@
 
 mod cluster_metrics;
 mod count_and_time;
+mod engine_metrics;
 mod gpu_metrics;
 mod handle;
 mod http_durations;

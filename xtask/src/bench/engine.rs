@@ -165,8 +165,8 @@ fn report(
     )?;
     text += "\n## Two engines\n\n\
         Two models with 100 replicas each at 0.8 of the load, without a device in common: decided by one engine on one thread, or each by an \
-        engine on a thread of its own. The rates of the two threads, which run at the same time, are added. The best of seven rounds each. The gateway has one engine today; \
-        [drivers.md](drivers.md) says what several need.\n\n\
+        engine on a thread of its own. The rates of the two threads, which run at the same time, are added. The best of seven rounds each. \
+        [drivers.md](drivers.md) says how a gateway has several.\n\n\
         | threads | requests/s | decisions/s | over one thread |\n|--:|--:|--:|--:|\n";
     let one = components.iter().find(|row| row.threads == 1);
     let one = one.map_or(f64::NAN, |one| one.requests_per_s);

@@ -13,15 +13,27 @@ use std::{
 use packhorse_cluster::Time;
 
 use super::{Engine, RequestLocation};
-use crate::{Books, DeviceKey, ModelKey};
+use crate::{BatchKey, Books, DeviceKey, ModelKey, RequestKey};
 
 /// Models that were taken out of an engine with all that belongs to them, to be put into another one. It decides nothing.
 #[derive(Debug)]
 pub struct EnginePart(Engine);
 
+impl EnginePart {
+    /// Returns true if the request is in this part.
+    pub fn has_request(&self, request: RequestKey) -> bool {
+        self.0.locations.contains_key(&request)
+    }
+
+    /// Returns true if the batch is in this part.
+    pub fn has_batch(&self, batch: BatchKey) -> bool {
+        self.0.batches.contains_key(&batch)
+    }
+}
+
 impl Engine {
-    /// Returns the models that are coupled with this one, and it.
-    pub fn coupled(&self, model: ModelKey) -> BTreeSet<ModelKey> {
+    /// Returns the models that are coupled with this one, and it. Nothing falls back to a model that was removed.
+    pub(super) fn coupled(&self, model: ModelKey) -> BTreeSet<ModelKey> {
         let mut neighbours: BTreeMap<ModelKey, BTreeSet<ModelKey>> = BTreeMap::new();
         let mut couple = |one: ModelKey, other: ModelKey| {
             neighbours.entry(one).or_default().insert(other);
@@ -32,7 +44,15 @@ impl Engine {
             for device in model.pool.devices() {
                 couple(key, *first_on.entry(device).or_insert(key));
             }
-            if let Some(fallback) = model.fallback {
+            let answers = |key: &ModelKey| {
+                self.models
+                    .get(key)
+                    .is_some_and(|model| model.limits.is_some())
+            };
+            if let Some(fallback) = model
+                .fallback
+                .filter(|fallback| answers(&key) && answers(fallback))
+            {
                 couple(key, fallback);
             }
         }
@@ -50,12 +70,18 @@ impl Engine {
 
     /// Takes models out of the engine, with their requests, replicas and batches. Models that the engine does not have are left out.
     ///
-    /// Panics if an action waits to be carried out. If one of the models is coupled with one that stays, decisions are no longer those of a
-    /// single engine.
+    /// Panics if an action waits to be carried out, and in debug builds if one of the models is coupled with one that stays.
     pub fn split_off(&mut self, models: &BTreeSet<ModelKey>) -> EnginePart {
         assert!(
             self.actions.is_empty(),
             "actions are carried out by the engine's own driver"
+        );
+        let present = models
+            .iter()
+            .filter(|model| self.models.contains_key(model));
+        debug_assert!(
+            { present }.all(|model| self.coupled(*model).is_subset(models)),
+            "{models:?} are coupled with others"
         );
         let mut part = Self::new(self.config);
         part.next_arrival = self.next_arrival;

@@ -3,6 +3,7 @@
 mod bad_input;
 mod batching;
 mod disconnects;
+mod drivers;
 mod failures;
 mod families;
 mod infer;

@@ -117,6 +117,11 @@ impl InferenceGateway {
     }
 
     pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
+        // More than most machines have by default.
+        let config = DataPlaneConfig {
+            drivers: 3,
+            ..config
+        };
         let (data_plane, mut changes) = DataPlane::spawn(config).unwrap();
         let (states, links) = watch::channel(BTreeMap::new());
         tokio::spawn(async move {
@@ -233,8 +238,18 @@ impl InferenceGateway {
 
     /// Starts a worker of a model, and waits until it takes batches.
     pub(crate) async fn add_worker(&mut self, model: &str, number: u32) -> Arc<Worker> {
+        self.add_worker_on("n/gpu0", model, number).await
+    }
+
+    /// Starts a worker of a model on a device, and waits until it takes batches.
+    pub(crate) async fn add_worker_on(
+        &mut self,
+        device: &str,
+        model: &str,
+        number: u32,
+    ) -> Arc<Worker> {
         let worker = Worker::start(self.identity(model, number), LinkSecret::none()).await;
-        self.add_replica(model, number, worker.address);
+        self.add_replica_on(device, model, number, worker.address);
         self.wait_for_link(number, |state| *state == LinkState::Serving)
             .await;
         Arc::new(worker)
@@ -250,13 +265,17 @@ impl InferenceGateway {
     }
 
     pub(crate) fn add_replica(&mut self, model: &str, number: u32, address: SocketAddr) {
+        self.add_replica_on("n/gpu0", model, number, address);
+    }
+
+    fn add_replica_on(&mut self, device: &str, model: &str, number: u32, address: SocketAddr) {
         let program = &self.target.models[&model.parse().unwrap()].program;
         let program = Arc::new(program.clone());
         let id = replica_id(number);
         let target = Target {
             replica: Replica {
                 id,
-                spec: ReplicaSpec::new(program, "n/gpu0".parse().unwrap(), 8),
+                spec: ReplicaSpec::new(program, device.parse().unwrap(), 8),
                 phase: ReplicaPhase::Planned,
                 worker: None,
             },

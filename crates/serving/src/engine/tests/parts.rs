@@ -34,11 +34,11 @@ struct Twins {
     moves: usize,
 }
 
+/// The batches that an engine sends, by what is in them.
+type Sent = BTreeMap<(ReplicaKey, Vec<RequestKey>), BatchKey>;
+
 /// Returns what an engine tells at this time, with the numbers of the batches.
-fn drain(
-    engine: &mut Engine,
-    now: Time,
-) -> (Vec<Told>, BTreeMap<(ReplicaKey, Vec<RequestKey>), BatchKey>) {
+fn drain(engine: &mut Engine, now: Time) -> (Vec<Told>, Sent) {
     let (mut told, mut batches) = (Vec::new(), BTreeMap::new());
     while let Some(action) = engine.poll(now) {
         told.push(match action {
