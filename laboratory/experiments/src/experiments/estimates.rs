@@ -283,9 +283,8 @@ impl Experiment for Estimates {
         page.heading("What it shows");
         page.paragraph(
             "Where there are GPUs enough, nothing is lost. Where there are not, a plan serves some models and leaves others out, and errors of a tenth to a fifth change which. \
-             The estimated memory costs nothing here. In 6.10 the latency does it, and estimates that are 10 % lower cost less: what hurts is that models seem slower than they are. In \
-             6.1 it is the utilisation on one GPU, and on two GPUs latency and utilisation together, of which each costs less than 2 points alone. A safety margin of latency does not \
-             mend that; in the mean it makes it worse. Therefore the gateway plans with the estimates as they are. Lower ones would lose less in these settings; to choose them for that would be to fit them to what they are judged by.",
+             The estimated memory costs nothing here, and the latency at most a point. In 6.1 it is the utilisation on one GPU, and on two GPUs latency and utilisation together, of \
+             which each costs less than 3 points alone. A safety margin of latency does not mend that; in the mean it makes it worse. Therefore the gateway plans with the estimates as they are.",
         );
         page.paragraph(
             "In a cluster the loss lasts until the model is measured, which takes about a second for each batch size once a device has begun; the alternative is not to serve the model in that \
