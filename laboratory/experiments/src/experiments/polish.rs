@@ -21,6 +21,8 @@ pub(crate) struct Polish;
 const CHANGES: usize = 60;
 /// The loss in points that counts as none: the difference of two means over seeds.
 const ALLOWED_LOSS: f64 = 0.1;
+/// The share of the requests from which on nothing is left to gain.
+const COMPLETE: f64 = 0.9995;
 /// The wanted mean gain in points.
 const WANTED_GAIN: f64 = 0.2;
 
@@ -44,6 +46,7 @@ impl Experiment for Polish {
         let mut table =
             format!("| | `{GOODPUT}` | polished | points gained |\n|---|---:|---:|---:|\n");
         let mut gains = Vec::new();
+        let mut gains_of_lossy = Vec::new();
         for (i, setting) in settings.iter().enumerate() {
             let trial = |label: &str| sweeps[0].trial_in(world, i, label, Discipline::Deadline);
             let (Some(before), Some(after)) = (trial(&before), trial(&after)) else {
@@ -51,6 +54,9 @@ impl Experiment for Polish {
             };
             let gain = Interval::of_differences(&after.shares(), &before.shares()).scaled(100.0);
             gains.push(gain.mean);
+            if Interval::new(&before.shares()).mean < COMPLETE {
+                gains_of_lossy.push(gain.mean);
+            }
             writeln!(
                 table,
                 "| {} | {} | {} | {gain} |",
@@ -67,7 +73,7 @@ impl Experiment for Polish {
              interval. The gateway does not polish: it would take seconds to minutes.",
         ));
         page.table(&table);
-        let mean = gains.iter().sum::<f64>() / gains.len().max(1) as f64;
+        let mean = |gains: &[f64]| gains.iter().sum::<f64>() / gains.len().max(1) as f64;
         let least = gains.iter().copied().fold(f64::INFINITY, f64::min);
         page.targets(&[
             Claim::new(
@@ -76,9 +82,14 @@ impl Experiment for Polish {
                 least >= -ALLOWED_LOSS,
             ),
             Claim::new(
-                format!("{WANTED_GAIN} points better in the mean of the settings"),
-                format!("{mean:+.2} points"),
-                mean >= WANTED_GAIN,
+                format!("{WANTED_GAIN} points better in the mean of the settings whose plans lose requests"),
+                format!("{:+.2} points in {}", mean(&gains_of_lossy), gains_of_lossy.len()),
+                mean(&gains_of_lossy) >= WANTED_GAIN,
+            ),
+            Claim::new(
+                format!("{WANTED_GAIN} points better in the mean of all settings"),
+                format!("{:+.2} points in {}", mean(&gains), gains.len()),
+                mean(&gains) >= WANTED_GAIN,
             ),
         ]);
         Ok((page, None))
