@@ -98,6 +98,17 @@ def test_a_model_is_measured_planned_and_served_on_a_gpu(gpus: Cluster, tmp_path
     assert replica["capacity"] == {"batch_size": 8, "in_flight": 2, "multiprocessors": 132}
 
 
+def test_a_model_is_inspected_and_estimated_while_it_waits_for_its_measurement(gpus: Cluster, tmp_path: Path):
+    for name in ("m", "n"):
+        register(gpus, tmp_path, name)
+    wait_until(lambda: gpus.admin.get("/v1/models/n")["estimated_on"] == ["V100-SXM2-16GB"], "an estimate of the second")
+    wait_until(lambda: len(gpus.admin.get("/v1/models/n")["profiled_on"]) == 3, "its measurements")
+    assert gpus.admin.get("/v1/models/n")["estimated_on"] == []
+    said = gpus.agents["node1"].said()
+    assert "inspection of m:1" not in said, "its measurement has begun at once"
+    assert said.index("inspection of n:1") < said.index("measurement of n:1")
+
+
 def test_a_crowd_gets_its_own_answers(gpus: Cluster, tmp_path: Path):
     register(gpus, tmp_path, "m")
     gpus.admin.wait_for_state("m", "ready")

@@ -8,7 +8,7 @@ mod validation;
 
 use std::fmt;
 
-use packhorse_cluster::{ClusterId, ProfileProgress, ReplicaStatus};
+use packhorse_cluster::{ClusterId, InspectionResult, ProfileProgress, ReplicaStatus};
 pub use packhorse_cluster::{DeviceReport, WantedState};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -110,6 +110,10 @@ pub struct AgentStatus {
     pub replicas: Vec<ReplicaStatus>,
     /// The measurements that are running, or finished and still wanted.
     pub profiles: Vec<ProfileProgress>,
+    /// The inspections that have ended and are still wanted; null from an agent that makes none, because it is of an earlier version or all its
+    /// devices are simulated.
+    #[serde(default)]
+    pub inspections: Option<Vec<InspectionResult>>,
     /// The state of each GPU of the node.
     #[serde(default)]
     pub gpus: Vec<GpuStatus>,

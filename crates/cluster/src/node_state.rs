@@ -101,6 +101,9 @@ pub struct WantedState {
     pub replicas: Vec<WantedReplica>,
     /// The measurements that shall be made.
     pub profiles: Vec<WantedProfile>,
+    /// The programs whose operators shall be found without measuring them. This needs no device.
+    #[serde(default)]
+    pub inspections: Vec<Program>,
 }
 
 /// The state of a replica's worker.
@@ -205,8 +208,21 @@ pub struct ProfileProgress {
 }
 
 impl ProfileProgress {
-    /// The largest number of bytes of [`ProfileProgress::operators`]. The largest network of Clockwork's zoo has 79 KB.
+    /// The largest number of bytes of the operators of a program. The largest network of Clockwork's zoo has 79 KB.
     pub const MAX_OPERATORS_BYTES: usize = 128 << 10;
+}
+
+/// The result of an inspection that has ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct InspectionResult {
+    /// The model whose program was inspected.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub model: crate::ModelId,
+    /// The operators of the program, as JSON; none if they cannot be found.
+    pub operators: Option<String>,
+    /// The reason why the operators cannot be found, as text for people.
+    pub error: Option<String>,
 }
 
 /// A device as its agent reports it.

@@ -233,6 +233,7 @@ fn report(node: usize, models: usize, state: ReplicaState) -> Command {
             revision: 1,
             replicas: replicas.map(|status| (status.id, status)).collect(),
             profiles: Vec::new(),
+            inspections: None,
         },
     )
 }

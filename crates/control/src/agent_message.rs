@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{ClusterId, DeviceReport, ProfileProgress, ReplicaId, ReplicaStatus};
+use packhorse_cluster::{
+    ClusterId, DeviceReport, InspectionResult, ProfileProgress, ReplicaId, ReplicaStatus,
+};
 
 /// The claim of an agent to the lease of a node.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,4 +34,14 @@ pub struct NodeReport {
     pub replicas: BTreeMap<ReplicaId, ReplicaStatus>,
     /// The measurements that are running, or finished and still wanted.
     pub profiles: Vec<ProfileProgress>,
+    /// The inspections that have ended and are still wanted; none from an agent that makes none.
+    pub inspections: Option<Vec<InspectionResult>>,
+}
+
+impl NodeReport {
+    /// Returns true if there may be results of measurements or inspections.
+    pub(crate) fn has_results(&self) -> bool {
+        let inspections = self.inspections.as_ref();
+        !self.profiles.is_empty() || inspections.is_some_and(|results| !results.is_empty())
+    }
 }

@@ -128,7 +128,9 @@ impl Controller {
             }
         }
         if measurements {
+            self.state.set_inspecting_node(name);
             self.collect_measurements(now, name, applied);
+            self.collect_inspection(now, name, applied);
         }
         Ok(())
     }

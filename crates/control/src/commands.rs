@@ -409,6 +409,7 @@ impl Controller {
             return;
         };
         self.state.measurements.remove_model(&id);
+        self.state.inspections.remove_model(&id);
         self.state.memory_limits.remove_model(&id);
         self.state.exclusions.remove_model(&id);
         self.state.profiles.remove_model(&id);
@@ -434,6 +435,7 @@ impl Controller {
         if self.state.models.fail(id, &reason) {
             self.store_failure(id);
             self.state.measurements.remove_model(id);
+            self.state.inspections.remove_model(id);
             self.announcements.model(id);
             self.state.traffic.touch(&id.name);
             self.request_plan(now, PlanReason::ModelFailed(id.clone()));
@@ -502,6 +504,7 @@ impl Controller {
             .map(|(id, device)| (id, device.kind.clone()))
             .collect();
         self.estimate_for_node(name);
+        self.state.set_inspecting_node(name);
         let (models, profiles) = (&self.state.models, &self.state.profiles);
         self.state.measurements.set_devices(name, devices, |kind| {
             let servable = models.iter().filter(|(_, model)| model.failure.is_none());

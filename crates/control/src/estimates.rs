@@ -1,6 +1,6 @@
 //! The profiles that are estimated from the operators of a program, with which a model is planned until it is measured.
 //!
-//! Operators belong to the program and not to a kind of device: those that one measurement reports give an estimate for every kind of
+//! Operators belong to the program and not to a kind of device: those that one measurement or inspection reports give an estimate for every kind of
 //! device in the cluster. They are stored with the model. The estimates follow from them, and are made again at a start of the gateway
 //! and for every new kind of device.
 
@@ -9,14 +9,16 @@ use std::{
     sync::Arc,
 };
 
-use packhorse_cluster::{ByteCount, DeviceId, DeviceKind, ModelId, NodeName, ProfileSource, Time};
+use packhorse_cluster::{
+    ByteCount, DeviceId, DeviceKind, ModelId, NodeName, Profile, ProfileSource, Time,
+};
 use packhorse_estimator::OperatorGraph;
 
 use crate::{controller::Controller, nodes::Node, plan_reason::PlanReason, state::State};
 
 impl Controller {
     /// Takes the operators of a model's program, which a node has found, and estimates the model's profiles. Returns without effect if
-    /// they are known already or cannot be read: they are no part of a measurement.
+    /// they are known already or cannot be read.
     pub(crate) fn take_operators(&mut self, now: Time, id: &ModelId, operators: &str) {
         let model = self.state.models.get(id);
         if model.is_none_or(|model| model.operators.is_some()) {
@@ -26,11 +28,35 @@ impl Controller {
             return;
         };
         self.state.models.set_operators(id, Arc::new(operators));
+        self.state.inspections.end(id);
         self.store_operators(id);
         let kinds: Vec<DeviceKind> = self.state.estimated_kinds.iter().cloned().collect();
         let estimated = kinds.iter().filter(|kind| self.estimate(id, kind)).count();
         if estimated > 0 {
             self.request_plan(now, PlanReason::ModelEstimated(id.clone()));
+        }
+    }
+
+    /// Takes the result of the inspection that a node has made. `applied` is the epoch and revision that the node reports on.
+    pub(crate) fn collect_inspection(&mut self, now: Time, name: &NodeName, applied: (u64, u64)) {
+        let (epoch, revision) = applied;
+        let node = self.state.nodes.get(name);
+        let report = node.and_then(|node| node.report.as_ref());
+        let Some(awaited) = self.state.inspections.awaited(name, revision) else {
+            return;
+        };
+        let mut results = report.iter().flat_map(|r| r.inspections.iter().flatten());
+        let Some(result) = results.find(|result| result.model == *awaited).cloned() else {
+            return;
+        };
+        if epoch != self.fence.epoch() {
+            return;
+        }
+        if let Some(operators) = &result.operators {
+            self.take_operators(now, &result.model, operators);
+        }
+        if self.state.models.needs_operators(&result.model) {
+            self.state.inspections.fail(&result.model);
         }
     }
 
@@ -90,6 +116,26 @@ impl Controller {
 }
 
 impl State {
+    /// Updates whether a node can inspect.
+    pub(crate) fn set_inspecting_node(&mut self, name: &NodeName) {
+        let inspects = self.nodes.get(name).is_some_and(Node::inspects);
+        self.inspections.set_node(name, inspects);
+    }
+
+    /// Assigns inspections to nodes.
+    pub(crate) fn assign_inspections(&mut self) {
+        let waiting = self.measurements.take_waiting();
+        let (models, measurements) = (&self.models, &self.measurements);
+        let kinds = &self.estimated_kinds;
+        // A measurement that is assigned looks for the operators itself. Without an estimate they are not urgent.
+        let needs = |id: &ModelId| {
+            models.needs_operators(id)
+                && measurements.of_model(id).next().is_none()
+                && kinds.iter().any(|kind| measurements.waits_for(id, kind))
+        };
+        self.inspections.assign(waiting, needs);
+    }
+
     /// Returns true if the model serves on a device of this kind.
     fn serves_on(&self, model: &ModelId, kind: &DeviceKind) -> bool {
         let mut replicas = self.rollout.of_model(model);
@@ -133,14 +179,38 @@ impl State {
     fn measured_alone(&self, device: &DeviceId, kind: &DeviceKind) -> Option<&ModelId> {
         let model = self.measurements.measured_on(device, kind)?;
         let estimate = self.profiles.get(model, kind)?;
-        let mut here = self.rollout.on_device(device);
-        if here.any(|r| r.is_planned() && r.spec.model.model == *model) {
-            return None;
-        }
+        let alone = !self.is_planned_at(model, device)
+            && (!self.holds_both(device, estimate) || self.runs_elsewhere(model, device));
+        alone.then_some(model)
+    }
+
+    /// Returns the models with an estimate that get no replica on a kind of device before they are measured there, though their measurement
+    /// still waits: those whose only device has no memory for both. A replica that it has already stays.
+    pub(crate) fn measured_first(&self) -> Vec<(ModelId, DeviceKind)> {
+        let waiting = self.measurements.all_waiting();
+        let first = waiting.filter(|(model, kind, device)| {
+            let estimate = self.profiles.get(model, kind);
+            estimate.is_some_and(|estimate| !self.holds_both(device, estimate))
+                && !self.is_planned_at(model, device)
+                && !self.runs_elsewhere(model, device)
+        });
+        first
+            .map(|(model, kind, _)| (model.clone(), kind.clone()))
+            .collect()
+    }
+
+    /// Returns true if a device has memory for a replica and a measurement at the same time.
+    fn holds_both(&self, device: &DeviceId, estimate: &Profile) -> bool {
         let largest = estimate.whole().last().and_then(|row| row.memory);
         let both = largest.map_or(ByteCount::ZERO, |memory| memory.saturating_add(memory));
-        let memory = self.nodes.device(device)?.memory_bytes;
-        (both > memory || self.runs_elsewhere(model, device)).then_some(model)
+        let device = self.nodes.device(device);
+        device.is_none_or(|device| both <= device.memory_bytes)
+    }
+
+    /// Returns true if the plan has a replica of the model on the device.
+    fn is_planned_at(&self, model: &ModelId, device: &DeviceId) -> bool {
+        let mut here = self.rollout.on_device(device);
+        here.any(|r| r.is_planned() && r.spec.model.model == *model)
     }
 
     /// Returns true if another device than this one can run the model and does not measure it.

@@ -37,6 +37,7 @@ mod exclusions;
 pub mod fencing;
 mod finding;
 mod findings;
+mod inspections;
 mod keys;
 mod limits;
 mod measurements;

@@ -19,6 +19,8 @@ pub(crate) struct Measurements {
     unmeasurable: BTreeMap<ModelId, BTreeSet<DeviceKind>>,
     /// The nodes whose assigned measurements have changed since they were taken.
     touched: BTreeSet<NodeName>,
+    /// The models whose measurements have begun to wait for a device since they were taken.
+    waiting: BTreeSet<ModelId>,
 }
 
 /// The devices of a kind that accept replicas, and the models that they must measure. There is at least one device.
@@ -89,6 +91,7 @@ impl Measurements {
             if !self.kinds.contains_key(kind) {
                 let mut missing = missing(kind);
                 missing.retain(|model| !self.is_unmeasurable(model, kind));
+                self.waiting.extend(missing.iter().cloned());
                 let kind_state = Kind {
                     missing,
                     ..Kind::default()
@@ -114,6 +117,7 @@ impl Measurements {
             if let Some(kinds) = self.assigned.get_mut(&model) {
                 kinds.remove(kind);
             }
+            self.waiting.insert(model.clone());
             state.missing.insert(model);
         }
         if state.idle.is_empty() && state.busy.is_empty() {
@@ -138,6 +142,7 @@ impl Measurements {
         for (kind, state) in &mut self.kinds {
             if !profiled(kind) && !unmeasurable.is_some_and(|kinds| kinds.contains(kind)) {
                 state.missing.insert(model.clone());
+                self.waiting.insert(model.clone());
             }
         }
     }
@@ -183,19 +188,16 @@ impl Measurements {
         }
     }
 
-    /// Assigns the missing measurements to devices, as far as there are devices without one: first to those with the fewest replicas.
-    pub(crate) fn assign(&mut self, replicas: impl Fn(&DeviceId) -> usize) {
+    /// Assigns the missing measurements to devices, as far as there are devices without one: first to those without a replica of the model,
+    /// and among them to those with the fewest replicas. `replicas` returns both for a device.
+    pub(crate) fn assign(&mut self, replicas: impl Fn(&ModelId, &DeviceId) -> (bool, usize)) {
         for (name, kind) in &mut self.kinds {
-            while !kind.missing.is_empty() {
-                let Some(device) = kind
-                    .idle
-                    .iter()
-                    .min_by_key(|device| replicas(device))
-                    .cloned()
-                else {
-                    break;
-                };
-                let model = kind.missing.pop_first().expect("it is not empty");
+            while !kind.idle.is_empty()
+                && let Some(model) = kind.missing.pop_first()
+            {
+                let idle = kind.idle.iter();
+                let device = idle.min_by_key(|device| replicas(&model, device));
+                let device = device.expect("it is not empty").clone();
                 kind.idle.remove(&device);
                 kind.busy.insert(device.clone(), model.clone());
                 self.touched.insert(device.node().clone());
@@ -213,6 +215,11 @@ impl Measurements {
     /// Returns the nodes whose assigned measurements have changed since the last call.
     pub(crate) fn take_touched(&mut self) -> BTreeSet<NodeName> {
         std::mem::take(&mut self.touched)
+    }
+
+    /// Returns the models whose measurements have begun to wait for a device since the last call. Some have got one already.
+    pub(crate) fn take_waiting(&mut self) -> BTreeSet<ModelId> {
+        std::mem::take(&mut self.waiting)
     }
 
     /// Returns the measurements that are assigned to the devices of a node.
@@ -295,6 +302,21 @@ impl Measurements {
     /// Returns true if a measurement of the model waits for a device.
     pub(crate) fn waits(&self, model: &ModelId) -> bool {
         self.kinds.values().any(|kind| kind.missing.contains(model))
+    }
+
+    /// Returns true if the measurement of the model on this kind of device waits for one.
+    pub(crate) fn waits_for(&self, model: &ModelId, kind: &DeviceKind) -> bool {
+        let state = self.kinds.get(kind);
+        state.is_some_and(|state| state.missing.contains(model))
+    }
+
+    /// Returns the measurements that wait for a device, each with a device of its kind.
+    pub(crate) fn all_waiting(&self) -> impl Iterator<Item = (&ModelId, &DeviceKind, &DeviceId)> {
+        self.kinds.iter().flat_map(|(kind, state)| {
+            let device = state.busy.keys().chain(&state.idle).next();
+            let waiting = state.missing.iter();
+            waiting.filter_map(move |model| Some((model, kind, device?)))
+        })
     }
 
     /// Returns the kinds of the devices that accept replicas.

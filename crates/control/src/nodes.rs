@@ -60,7 +60,7 @@ pub(crate) struct ReportChange {
     pub(crate) first: bool,
     /// The replicas whose status changed, appeared or disappeared.
     pub(crate) replicas: BTreeSet<ReplicaId>,
-    /// True if the measurements changed, or the agent reports on another revision of its wanted state.
+    /// True if the measurements or inspections changed, or the agent reports on another revision of its wanted state.
     pub(crate) measurements: bool,
 }
 
@@ -100,6 +100,12 @@ impl Node {
     /// Returns true if new replicas may be placed on the node.
     pub fn takes_replicas(&self) -> bool {
         self.holds_lease() && self.record.scheduling == Scheduling::Open
+    }
+
+    /// Returns true if the node can inspect programs.
+    pub(crate) fn inspects(&self) -> bool {
+        let report = self.report.as_ref();
+        self.takes_replicas() && report.is_some_and(|report| report.inspections.is_some())
     }
 
     /// Returns the state of the node.
@@ -241,6 +247,7 @@ impl Nodes {
             first: false,
             replicas: differing(&before.replicas, &report.replicas),
             measurements: before.profiles != report.profiles
+                || before.inspections != report.inspections
                 || (before.epoch, before.revision) != (report.epoch, report.revision),
         };
         node.report = Some(report);

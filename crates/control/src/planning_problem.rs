@@ -77,6 +77,9 @@ impl PlanningInput {
                 }
             }
         }
+        for (model, kind) in state.measured_first() {
+            input.problem.profiles.remove(&model, &kind);
+        }
         input.add_devices(state, &alone);
         input.add_models(state, rates);
         input.set_current(&state.planned_on(|_| true));

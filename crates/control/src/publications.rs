@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use packhorse_cluster::{NodeName, ReplicaId, WantedProfile, WantedReplica, WantedState};
+use packhorse_cluster::{NodeName, Program, ReplicaId, WantedProfile, WantedReplica, WantedState};
 
 use crate::effect::{ServeChange, Target};
 
@@ -23,10 +23,14 @@ impl Publications {
         node: &NodeName,
         replicas: Vec<WantedReplica>,
         profiles: Vec<WantedProfile>,
+        inspections: Vec<Program>,
     ) -> Option<Arc<WantedState>> {
         let before = self.wanted.get(node);
         if before.is_some_and(|old| {
-            old.epoch == epoch && old.replicas == replicas && old.profiles == profiles
+            old.epoch == epoch
+                && old.replicas == replicas
+                && old.profiles == profiles
+                && old.inspections == inspections
         }) {
             return None;
         }
@@ -36,6 +40,7 @@ impl Publications {
             revision: self.revision,
             replicas,
             profiles,
+            inspections,
         });
         self.wanted.insert(node.clone(), Arc::clone(&state));
         Some(state)

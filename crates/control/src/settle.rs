@@ -1,10 +1,9 @@
 //! The consequences of changes: assigned measurements, the steps of the rollout, and what is published and told.
 
-use packhorse_cluster::{
-    DeviceId, NodeName, Program, ReplicaId, ReplicaState, Time, WantedProfile,
-};
+use packhorse_cluster::{NodeName, Program, ReplicaId, ReplicaState, Time, WantedProfile};
 
 use crate::{
+    agent_message::NodeReport,
     controller::Controller,
     effect::Effect,
     event::LinkState,
@@ -18,8 +17,12 @@ impl Controller {
     pub(crate) fn settle(&mut self, now: Time) {
         self.settle_traffic(now);
         let rollout = &self.state.rollout;
-        let replicas = |device: &DeviceId| rollout.on_device(device).count();
-        self.state.measurements.assign(replicas);
+        self.state.measurements.assign(|model, device| {
+            let mut here = rollout.on_device(device);
+            let runs = here.any(|replica| replica.spec.model.model == *model);
+            (runs, rollout.on_device(device).count())
+        });
+        self.state.assign_inspections();
         let observed = ObservedCluster {
             traffic: &self.state.traffic,
             nodes: &self.state.nodes,
@@ -41,6 +44,7 @@ impl Controller {
             }
         }
         let mut nodes = self.state.measurements.take_touched();
+        nodes.extend(self.state.inspections.take_touched());
         nodes.extend(change.nodes);
         for node in nodes {
             self.publish(&node);
@@ -67,14 +71,16 @@ impl Controller {
             replica.attempt = self.state.restarts.attempt(replica.id);
         }
         let profiles = self.wanted_profiles(name);
-        let state = self
-            .publications
-            .publish(self.fence.epoch(), name, replicas, profiles);
+        let inspections = self.wanted_inspections(name);
+        let epoch = self.fence.epoch();
+        let published = &mut self.publications;
+        let state = published.publish(epoch, name, replicas, profiles, inspections);
         // What is wanted again may be published already, and finished by now.
         if let Some(revision) = self.publications.revision(name) {
             self.state.measurements.published(name, revision);
+            self.state.inspections.published(name, revision);
             let report = self.state.nodes.get(name).and_then(|n| n.report.as_ref());
-            if report.is_some_and(|report| !report.profiles.is_empty()) {
+            if report.is_some_and(NodeReport::has_results) {
                 self.unstored.measurement(name.clone());
             }
         }
@@ -101,6 +107,14 @@ impl Controller {
                 })
             })
             .collect()
+    }
+
+    /// Returns the programs that a node shall inspect.
+    fn wanted_inspections(&self, node: &NodeName) -> Vec<Program> {
+        let model = self.state.inspections.of_node(node);
+        let model = model.and_then(|id| self.state.models.get(id));
+        let program = model.map(|model| Program::clone(&model.program));
+        program.into_iter().collect()
     }
 
     fn tell_broken(&mut self, id: ReplicaId) {

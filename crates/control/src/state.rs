@@ -14,6 +14,7 @@ use crate::{
     estimated_kinds::EstimatedKinds,
     event::LinkState,
     exclusions::{Exclusions, StartFailures},
+    inspections::Inspections,
     measurements::Measurements,
     memory_limits::MemoryLimits,
     models::Models,
@@ -46,6 +47,7 @@ pub(crate) struct State {
     /// The data plane's links.
     pub(crate) links: BTreeMap<ReplicaId, LinkState>,
     pub(crate) measurements: Measurements,
+    pub(crate) inspections: Inspections,
     pub(crate) memory_limits: MemoryLimits,
     pub(crate) exclusions: Exclusions,
     pub(crate) start_failures: StartFailures,

@@ -67,6 +67,7 @@ impl Controller {
             if let Some(report) = node.and_then(|node| node.report.as_ref()) {
                 let applied = (report.epoch, report.revision);
                 self.collect_measurements(now, &name, applied);
+                self.collect_inspection(now, &name, applied);
             }
         }
     }

@@ -11,4 +11,6 @@ pub struct Limits {
     pub load: Duration,
     /// The time that a measurement may take in addition to its own time limit, loading included.
     pub measure_grace: Duration,
+    /// The time that an inspection may take.
+    pub inspect: Duration,
 }

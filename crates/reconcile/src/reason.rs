@@ -19,6 +19,8 @@ pub enum Reason {
     NotReady(Duration),
     /// The measurement did not end within this time and was stopped.
     NotMeasured(Duration),
+    /// The inspection did not end within this time and was stopped.
+    NotInspected(Duration),
     /// The worker reported that it failed; with its own text.
     Reported(String),
     /// The gateway asked for a restart, because the worker answered and was broken all the same.
@@ -63,6 +65,10 @@ impl fmt::Display for Reason {
             Self::NotMeasured(limit) => {
                 let seconds = limit.as_secs();
                 write!(f, "the measurement did not end within {seconds} s")
+            }
+            Self::NotInspected(limit) => {
+                let seconds = limit.as_secs();
+                write!(f, "the operators were not found within {seconds} s")
             }
             Self::RestartRequested => write!(f, "the worker is restarted on the gateway's request"),
             Self::DeviceFailed(text)
@@ -122,6 +128,10 @@ mod tests {
             (
                 Reason::NotMeasured(Duration::from_secs(80)),
                 "the measurement did not end within 80 s",
+            ),
+            (
+                Reason::NotInspected(Duration::from_mins(1)),
+                "the operators were not found within 60 s",
             ),
             (Reason::Reported(text), "text"),
             (

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use packhorse_cluster::{ArtifactDigest, ProfileProgress, ReplicaStatus, Time, WantedState};
+use packhorse_cluster::{
+    ArtifactDigest, InspectionResult, ProfileProgress, ReplicaStatus, Time, WantedState,
+};
 
 use crate::{
     Action, Event, Limits, Reason, ServedReplicas, Task, TaskId,
@@ -126,7 +128,9 @@ impl Reconciler {
         let serve = ServedReplicas::by_worker(state.replicas);
         let serve = serve.into_iter().map(Task::Serve);
         let measure = state.profiles.into_iter().map(Task::Measure);
-        self.wanted = serve.chain(measure).map(|task| (task.id(), task)).collect();
+        let inspect = state.inspections.into_iter().map(Task::Inspect);
+        let tasks = serve.chain(measure).chain(inspect);
+        self.wanted = tasks.map(|task| (task.id(), task)).collect();
     }
 
     /// Returns the actions that are due now.
@@ -191,8 +195,10 @@ impl Reconciler {
         for (id, task) in &self.wanted {
             let record = self.tasks.entry(id.clone()).or_insert_with(|| {
                 let mut record = TaskRecord::new(task.clone());
-                if !self.devices.contains(task.device()) {
-                    record.finish(Reason::NoDevice(task.device().to_owned()));
+                if let Some(device) = task.device()
+                    && !self.devices.contains(device)
+                {
+                    record.finish(Reason::NoDevice(device.to_owned()));
                 }
                 record
             });
@@ -216,7 +222,8 @@ impl Reconciler {
             let failed = record.failed_permanently();
             let attempt = self.wanted.get(id).map_or(0, Task::attempt);
             let outdated = record.is_outdated(attempt);
-            let device_failure = self.failed_devices.get(record.task.device());
+            let device = record.task.device();
+            let device_failure = device.and_then(|device| self.failed_devices.get(device));
             let Phase::Running(run) = &mut record.phase else {
                 continue;
             };
@@ -263,25 +270,27 @@ impl Reconciler {
     }
 
     /// Starts the processes that artifacts and devices allow. Nothing is started on a device that has failed or has a process
-    /// that must end first, and at most one measurement runs on a device.
+    /// that must end first. At most one measurement runs on a device, and at most one inspection, which has no device, on the node.
     fn start_processes(&mut self, actions: &mut Vec<Action>) {
-        let mut closed: BTreeSet<String> = self.failed_devices.keys().cloned().collect();
-        let mut measured: BTreeSet<String> = BTreeSet::new();
+        let mut closed: BTreeSet<Option<String>> =
+            self.failed_devices.keys().cloned().map(Some).collect();
+        let mut taken: BTreeSet<Option<String>> = BTreeSet::new();
         for record in self.tasks.values().filter(|record| record.has_process()) {
-            if !self.is_wanted(record) || record.ends_with_device() {
-                closed.insert(record.task.device().to_owned());
+            let device = record.task.device().map(str::to_owned);
+            if record.task.has_result() {
+                taken.insert(device.clone());
             }
-            if record.task.measures() {
-                measured.insert(record.task.device().to_owned());
+            if !self.is_wanted(record) || record.ends_with_device() {
+                closed.insert(device);
             }
         }
         for record in self.tasks.values_mut().filter(|record| record.may_start()) {
-            let device = record.task.device();
-            let taken = record.task.measures() && measured.contains(device);
-            let free = !taken && !closed.contains(device);
+            let device = record.task.device().map(str::to_owned);
+            let waits = record.task.has_result() && taken.contains(&device);
+            let free = !waits && !closed.contains(&device);
             if free && self.artifacts.are_present(&record.task) {
-                if record.task.measures() {
-                    measured.insert(device.to_owned());
+                if record.task.has_result() {
+                    taken.insert(device);
                 }
                 record.start();
                 actions.push(Action::Start(record.task.clone()));
@@ -303,7 +312,7 @@ impl Reconciler {
                 let ids = ids.filter(|id| wanted.iter().any(|wanted| wanted.id == *id));
                 ids.map(status).collect()
             }
-            Task::Measure(_) => Vec::new(),
+            Task::Measure(_) | Task::Inspect(_) => Vec::new(),
         };
         self.tasks.values().flat_map(status).collect()
     }
@@ -311,9 +320,18 @@ impl Reconciler {
     /// Returns the progress of every measurement that runs, or is finished and still wanted.
     pub fn profiles(&self) -> Vec<ProfileProgress> {
         let progress = |record: &TaskRecord| match &record.task {
-            Task::Serve(_) => None,
+            Task::Serve(_) | Task::Inspect(_) => None,
             Task::Measure(profile) => Some(record.progress(profile)),
         };
         self.tasks.values().filter_map(progress).collect()
+    }
+
+    /// Returns the results of the inspections that have ended and are still wanted.
+    pub fn inspections(&self) -> Vec<InspectionResult> {
+        let result = |record: &TaskRecord| match &record.task {
+            Task::Serve(_) | Task::Measure(_) => None,
+            Task::Inspect(program) => record.inspection_result(&program.model),
+        };
+        self.tasks.values().filter_map(result).collect()
     }
 }

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
-    ProfileProgress, ReplicaId, ReplicaState, ReplicaStatus, Time, WantedProfile,
+    InspectionResult, ModelId, ProfileProgress, ReplicaId, ReplicaState, ReplicaStatus, Time,
+    WantedProfile,
 };
 
 use crate::{
@@ -24,7 +25,7 @@ pub(crate) enum Phase {
     Starting,
     /// There is a process.
     Running(Run),
-    /// There is no process, and none will be started: the task failed permanently, or its measurement is made.
+    /// There is no process, and none will be started: the task failed permanently, or has its result.
     Finished,
 }
 
@@ -221,6 +222,7 @@ impl TaskRecord {
         let reason = match self.task {
             Task::Serve(_) => Reason::NotReady(limit),
             Task::Measure(_) => Reason::NotMeasured(limit),
+            Task::Inspect(_) => Reason::NotInspected(limit),
         };
         (deadline <= now).then_some(reason)
     }
@@ -231,10 +233,11 @@ impl TaskRecord {
             Task::Measure(profile) => {
                 Duration::from_millis(profile.time_limit_ms).saturating_add(limits.measure_grace)
             }
+            Task::Inspect(_) => limits.inspect,
         }
     }
 
-    /// Returns the time by which the running process must be ready, or finished with its measurement.
+    /// Returns the time by which the running process must be ready, or have its result.
     fn deadline(&self, limits: &Limits) -> Option<Time> {
         match &self.phase {
             Phase::Running(run) if run.ending.is_none() && run.ready_since.is_none() => {
@@ -278,7 +281,10 @@ impl TaskRecord {
         let reported = self.reported_failure();
         if self.failed_permanently() {
             self.finish(reported.unwrap_or(Reason::Exited(cause)));
-        } else if matches!(self.report, Some(WorkerReport::Measured { .. })) {
+        } else if matches!(
+            self.report,
+            Some(WorkerReport::Measured { .. } | WorkerReport::Inspected { .. })
+        ) {
             self.phase = Phase::Finished;
         } else if unwanted {
             // If the task is wanted again by now, a new process starts without a delay.
@@ -287,7 +293,7 @@ impl TaskRecord {
         } else {
             let reason = failure.or(reported).unwrap_or(Reason::Exited(cause));
             // A measurement that a failed device has interrupted is no finding about its program.
-            if self.task.measures() && !device_failed {
+            if self.task.has_result() && !device_failed {
                 self.finish(reason);
             } else {
                 self.back_off(now, reason);
@@ -322,7 +328,8 @@ impl TaskRecord {
         artifacts: &Artifacts,
         failed_devices: &BTreeMap<String, String>,
     ) -> Option<Reason> {
-        let device_failure = failed_devices.get(self.task.device());
+        let device = self.task.device();
+        let device_failure = device.and_then(|device| failed_devices.get(device));
         match self.phase {
             Phase::Waiting | Phase::BackingOff(_) if device_failure.is_some() => {
                 device_failure.cloned().map(Reason::DeviceFailed)
@@ -397,6 +404,22 @@ impl TaskRecord {
             memory_bytes,
             capacity,
         }
+    }
+
+    /// Returns the result that the node reports of the inspection of this model's program; `None` until it has ended.
+    pub(crate) fn inspection_result(&self, model: &ModelId) -> Option<InspectionResult> {
+        let (operators, error) = match (&self.phase, &self.report) {
+            (Phase::Finished, Some(WorkerReport::Inspected { operators })) => {
+                (Some(operators.clone()), None)
+            }
+            (Phase::Finished, _) => (None, self.reason.as_ref().map(ToString::to_string)),
+            _ => return None,
+        };
+        Some(InspectionResult {
+            model: model.clone(),
+            operators,
+            error,
+        })
     }
 
     /// Returns the progress that the node reports of the measurement that the task makes.

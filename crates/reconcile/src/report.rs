@@ -66,6 +66,11 @@ pub enum WorkerReport {
         #[serde(default)]
         operators: Option<String>,
     },
+    /// The worker has found the operators of its program and ends. Only workers that inspect report this.
+    Inspected {
+        /// The operators, as JSON.
+        operators: String,
+    },
     /// The worker cannot go on and ends.
     Failed {
         /// The reason as text for people, without paths.

@@ -12,6 +12,8 @@ pub enum Task {
     Serve(ServedReplicas),
     /// Make a measurement.
     Measure(WantedProfile),
+    /// Find the operators of a program, for which no device is needed.
+    Inspect(Program),
 }
 
 /// The replicas of one worker: usually one, and several on the same device if their programs share a backbone.
@@ -28,6 +30,8 @@ pub enum TaskId {
     Replica(ReplicaId),
     /// Measuring this model on this kind of device.
     Measurement(ModelId, DeviceKind),
+    /// Inspecting the program of this model.
+    Inspection(ModelId),
 }
 
 impl From<WantedReplica> for ServedReplicas {
@@ -123,6 +127,7 @@ impl Task {
             Self::Measure(profile) => {
                 TaskId::Measurement(profile.program.model.clone(), profile.device_kind.clone())
             }
+            Self::Inspect(program) => TaskId::Inspection(program.model.clone()),
         }
     }
 
@@ -131,6 +136,7 @@ impl Task {
         match self {
             Self::Serve(replicas) => &replicas.first.program,
             Self::Measure(profile) => &profile.program,
+            Self::Inspect(program) => program,
         }
     }
 
@@ -141,15 +147,16 @@ impl Task {
                 let programs = replicas.iter().map(|replica| &replica.program);
                 programs.map(|program| program.artifact).collect()
             }
-            Self::Measure(profile) => vec![profile.program.artifact],
+            Self::Measure(_) | Self::Inspect(_) => vec![self.program().artifact],
         }
     }
 
-    /// Returns the device, by its name within the node.
-    pub fn device(&self) -> &str {
+    /// Returns the device, by its name within the node; `None` for an inspection.
+    pub fn device(&self) -> Option<&str> {
         match self {
-            Self::Serve(replicas) => replicas.device(),
-            Self::Measure(profile) => &profile.device,
+            Self::Serve(replicas) => Some(replicas.device()),
+            Self::Measure(profile) => Some(&profile.device),
+            Self::Inspect(_) => None,
         }
     }
 
@@ -158,6 +165,7 @@ impl Task {
         match (self, other) {
             (Self::Serve(one), Self::Serve(other)) => one.runs_as(other),
             (Self::Measure(one), Self::Measure(other)) => one.runs_as(other),
+            (Self::Inspect(one), Self::Inspect(other)) => one == other,
             _ => false,
         }
     }
@@ -166,7 +174,7 @@ impl Task {
     pub(crate) fn attempt(&self) -> u64 {
         match self {
             Self::Serve(replicas) => replicas.attempt(),
-            Self::Measure(_) => 0,
+            Self::Measure(_) | Self::Inspect(_) => 0,
         }
     }
 
@@ -177,8 +185,9 @@ impl Task {
         }
     }
 
-    /// Returns true if the task is a measurement.
-    pub(crate) fn measures(&self) -> bool {
-        matches!(self, Self::Measure(_))
+    /// Returns true if the task ends with a result: a measurement, of which a device makes one at a time, or an inspection, of which a node
+    /// does. Neither is repeated when it fails.
+    pub(crate) fn has_result(&self) -> bool {
+        matches!(self, Self::Measure(_) | Self::Inspect(_))
     }
 }

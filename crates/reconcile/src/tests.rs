@@ -6,8 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ArtifactDigest, ByteCount, Capacity, Program, ReplicaState, ReplicaStatus, Time, WantedProfile,
-    WantedReplica, WantedState,
+    ArtifactDigest, ByteCount, Capacity, InspectionResult, Program, ReplicaState, ReplicaStatus,
+    Time, WantedProfile, WantedReplica, WantedState,
 };
 use proptest::prelude::*;
 
@@ -17,6 +17,7 @@ const LIMITS: Limits = Limits {
     drain: Duration::from_secs(15),
     load: Duration::from_mins(5),
     measure_grace: Duration::from_mins(1),
+    inspect: Duration::from_mins(1),
 };
 const ADDRESS: &str = "127.0.0.1:7";
 
@@ -72,6 +73,7 @@ fn wanted(revision: u64, replicas: &[WantedReplica], profiles: &[WantedProfile])
         revision,
         replicas: replicas.to_vec(),
         profiles: profiles.to_vec(),
+        inspections: Vec::new(),
     })
 }
 
@@ -93,6 +95,11 @@ fn ready() -> WorkerReport {
         memory: Some(ByteCount::new(5)),
         capacity: Some(CAPACITY),
     }
+}
+
+fn inspected() -> WorkerReport {
+    let operators = "{}".to_owned();
+    WorkerReport::Inspected { operators }
 }
 
 /// A report of a worker that runs these replicas, too.
@@ -448,7 +455,7 @@ fn the_gateway_of_another_cluster_is_obeyed_from_a_lower_epoch_on_and_the_worker
             epoch,
             revision: 1,
             replicas: replicas.to_vec(),
-            profiles: Vec::new(),
+            ..WantedState::default()
         })
     };
     assert_eq!(node.on(message(1, &[])), [], "older than the lease");
@@ -682,6 +689,60 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
 }
 
 #[test]
+fn inspections_take_turns_on_a_node_and_need_no_device() {
+    let mut node = TestNode::new();
+    let wanted = |revision, inspected: &[&str]| {
+        Event::Wanted(WantedState {
+            epoch: 1,
+            revision,
+            profiles: vec![profile("m", "a")],
+            inspections: inspected.iter().map(|model| program(model)).collect(),
+            ..WantedState::default()
+        })
+    };
+    for model in ["m", "x", "y", "z"] {
+        node.on(Event::Fetched(program(model).artifact));
+    }
+    let task = |model: &str| Task::Inspect(program(model)).id();
+    node.on(Event::DeviceFailed("a".to_owned(), "gone".to_owned()));
+    let actions = node.on(wanted(1, &["x", "y", "z"]));
+    assert_eq!(starts(&actions), [task("x")]);
+    node.on(Event::Started(task("x"), 1));
+    assert_eq!(node.on(Event::Reported(task("x"), inspected())), []);
+    assert_eq!(node.reconciler.inspections(), [], "it has not ended");
+    let actions = node.on(Event::Exited(task("x"), ExitCause::Ended));
+    assert_eq!(starts(&actions), [task("y")]);
+
+    node.on(Event::Started(task("y"), 2));
+    let actions = node.after(LIMITS.inspect);
+    assert_eq!(actions, [Action::Kill(task("y"))]);
+    let actions = node.on(Event::Exited(task("y"), ExitCause::Signal(9)));
+    assert_eq!(starts(&actions), [task("z")]);
+    node.on(Event::Started(task("z"), 3));
+    let result = |model: &str, operators: Option<&str>, error: Option<Reason>| InspectionResult {
+        model: model.parse().unwrap(),
+        operators: operators.map(str::to_owned),
+        error: error.map(|reason| reason.to_string()),
+    };
+    let late = Reason::NotInspected(LIMITS.inspect);
+    assert_eq!(
+        node.reconciler.inspections(),
+        [
+            result("x", Some("{}"), None),
+            result("y", None, Some(late.clone()))
+        ],
+    );
+
+    let actions = node.on(wanted(2, &["y"]));
+    assert!(actions.contains(&Action::Terminate(task("z"))));
+    assert!(actions.contains(&Action::Forget(task("x"))));
+    assert_eq!(
+        node.reconciler.inspections(),
+        [result("y", None, Some(late))]
+    );
+}
+
+#[test]
 fn an_agent_that_takes_its_workers_along_stops_them_all_whatever_is_wanted_later() {
     let mut node = TestNode::serving();
     assert_eq!(node.on(Event::StopAll), [Action::Terminate(id("1-0"))]);
@@ -708,7 +769,7 @@ enum SimEvent {
 
 fn sim_event() -> impl Strategy<Value = SimEvent> {
     prop_oneof![
-        2 => prop::collection::vec((0..3_u8, 0..2_u8, any::<bool>()), 0..5).prop_map(SimEvent::SetWanted),
+        2 => prop::collection::vec((0..3_u8, 0..3_u8, any::<bool>()), 0..5).prop_map(SimEvent::SetWanted),
         1 => (0..3_u64).prop_map(SimEvent::RepeatOldWanted),
         3 => (0..12_000_u64).prop_map(SimEvent::PassTime),
         3 => any::<bool>().prop_map(SimEvent::EndFetch),
@@ -808,8 +869,8 @@ impl SimDriver {
                     "starts beside what still leaves"
                 );
                 assert!(
-                    !(other.measures() && task.measures()),
-                    "two measurements on one device"
+                    !(other.has_result() && task.has_result()),
+                    "two measurements on one device, or two inspections"
                 );
             }
         }
@@ -832,7 +893,9 @@ impl SimDriver {
                     .into_iter()
                     .map(|(model, on, measure)| {
                         let (model, id) = (name(model), format!("1-{model}"));
-                        if measure {
+                        if on == 2 {
+                            Task::Inspect(program(&model))
+                        } else if measure {
                             Task::Measure(profile(&model, device(on)))
                         } else {
                             self.served(&id, &model, device(on))
@@ -878,7 +941,7 @@ impl SimDriver {
             }
             SimEvent::ReportReady => {
                 for (id, task) in self.running.clone() {
-                    if !task.measures() && !self.told.contains(&id) {
+                    if !task.has_result() && !self.told.contains(&id) {
                         self.on(Event::Reported(id, ready()));
                     }
                 }
@@ -893,8 +956,8 @@ impl SimDriver {
                     .nth(which % self.running.len())
                     .unwrap()
                     .clone();
-                // A failure for good would rightly keep the node from what is wanted: only measurements get it here.
-                if permanent && self.running[&id].measures() {
+                // A failure for good would rightly keep the node from what is wanted: only tasks with a result get it here.
+                if permanent && self.running[&id].has_result() {
                     let reason = "no".to_owned();
                     self.on(Event::Reported(
                         id.clone(),
@@ -907,7 +970,8 @@ impl SimDriver {
             }
             SimEvent::FailDevice(lasts) => {
                 self.on(Event::DeviceFailed("a".to_owned(), "gone".to_owned()));
-                let left = self.running.values().any(|task| task.device() == "a");
+                let mut running = self.running.values();
+                let left = running.any(|task| task.device() == Some("a"));
                 assert!(!left, "runs on a failed device");
                 if !lasts {
                     self.on(Event::DeviceRecovered("a".to_owned()));
@@ -962,6 +1026,7 @@ impl SimDriver {
             match task {
                 Task::Serve(replicas) => state.replicas.extend(replicas.iter().cloned()),
                 Task::Measure(profile) => state.profiles.push(profile),
+                Task::Inspect(program) => state.inspections.push(program),
             }
         }
         Event::Wanted(state)
@@ -979,24 +1044,19 @@ impl SimDriver {
             ] {
                 self.apply(calm);
             }
-            let measuring: Vec<TaskId> = self
-                .running
-                .iter()
-                .filter(|(_, t)| t.measures())
-                .map(|(id, _)| id.clone())
-                .collect();
-            for id in measuring {
-                let csv = String::new();
-                self.on(Event::Reported(
-                    id.clone(),
-                    WorkerReport::Measured {
+            for (id, task) in self.running.clone() {
+                let report = match task {
+                    Task::Serve(_) => continue,
+                    Task::Measure(_) => WorkerReport::Measured {
                         done: 1,
                         total: 1,
-                        csv,
+                        csv: String::new(),
                         kernels: None,
                         operators: None,
                     },
-                ));
+                    Task::Inspect(_) => inspected(),
+                };
+                self.on(Event::Reported(id.clone(), report));
                 self.exit(&id);
             }
         }
@@ -1070,7 +1130,7 @@ proptest! {
             driver.apply(event);
         }
         driver.settle();
-        let serve: BTreeMap<TaskId, Task> = driver.wanted.clone().into_iter().filter(|(_, t)| !t.measures()).collect();
+        let serve: BTreeMap<TaskId, Task> = driver.wanted.clone().into_iter().filter(|(_, t)| !t.has_result()).collect();
         prop_assert_eq!(&driver.running, &serve);
         prop_assert!(driver.launching.is_empty());
         let replicas = driver.node.reconciler.replicas();
@@ -1078,8 +1138,10 @@ proptest! {
         prop_assert_eq!(replicas.len(), served);
         prop_assert!(replicas.iter().all(|r| r.state == ReplicaState::Ready));
         let profiles = driver.node.reconciler.profiles();
-        prop_assert_eq!(profiles.len(), driver.wanted.len() - serve.len());
+        let inspections = driver.node.reconciler.inspections();
+        prop_assert_eq!(profiles.len() + inspections.len(), driver.wanted.len() - serve.len());
         prop_assert!(profiles.iter().all(|p| p.csv.is_some() != p.error.is_some()));
+        prop_assert!(inspections.iter().all(|i| i.operators.is_some() != i.error.is_some()));
         let used: BTreeSet<ArtifactDigest> = driver.wanted.values().flat_map(Task::artifacts).collect();
         prop_assert_eq!(&driver.cached, &used, "the cache holds what is used and nothing else");
     }

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 83e03a2e3c179a9cff5a3710bc8b6d84d8d753bcd30e34b9ca50714796256207) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 c58d6ca8af1cfba9217879428ab95e941c6fdb2df0eab087437214def610bfac) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -13,6 +13,11 @@ export interface components {
             epoch: number;
             /** @description The state of each GPU of the node. */
             gpus?: components["schemas"]["GpuStatus"][];
+            /**
+             * @description The inspections that have ended and are still wanted; null from an agent that makes none, because it is of an earlier version or all its
+             *     devices are simulated.
+             */
+            inspections?: components["schemas"]["InspectionResult"][] | null;
             /** @description The agent's instance, as in its lease request. */
             instance: string;
             /** @description The measurements that are running, or finished and still wanted. */
@@ -545,6 +550,15 @@ export interface components {
             queue: components["schemas"]["DurationStatistics"];
             /** @description The time of answered requests, from arrival to answer. */
             success: components["schemas"]["DurationStatistics"];
+        };
+        /** @description The result of an inspection that has ended. */
+        InspectionResult: {
+            /** @description The reason why the operators cannot be found, as text for people. */
+            error?: string | null;
+            /** @description The model whose program was inspected. */
+            model: string;
+            /** @description The operators of the program, as JSON; none if they cannot be found. */
+            operators?: string | null;
         };
         /** @description Makes a key. */
         KeyRequest: {
@@ -1913,6 +1927,8 @@ export interface components {
              * @description The number of the gateway's start, which is a fencing token: an agent ignores messages of an older epoch.
              */
             epoch: number;
+            /** @description The programs whose operators shall be found without measuring them. This needs no device. */
+            inspections?: components["schemas"]["Program"][];
             /** @description The measurements that shall be made. */
             profiles: components["schemas"]["WantedProfile"][];
             /** @description The replicas that shall run, and no others. */

@@ -196,6 +196,8 @@ struct ReceivedWanted {
     revision: u64,
     replicas: Vec<serde_json::Value>,
     profiles: Vec<serde_json::Value>,
+    #[serde(default)]
+    inspections: Vec<serde_json::Value>,
 }
 
 impl ReceivedWanted {
@@ -207,6 +209,7 @@ impl ReceivedWanted {
             revision: self.revision,
             replicas: readable(self.replicas, "replica"),
             profiles: readable(self.profiles, "measurement"),
+            inspections: readable(self.inspections, "inspection"),
         }
     }
 }
@@ -282,12 +285,13 @@ mod tests {
         };
         let profile = json!({"program": program("FP32"), "device": "gpu0", "device_kind": "T4", "time_limit_ms": 5});
         let message = json!({"epoch": 2, "revision": 3, "unheard_of": [], "profiles": [profile],
+                             "inspections": [program("FP8"), program("FP32")],
                              "replicas": [replica("1-0", "FP32"), replica("1-1", "FP8")]});
         let received: ReceivedWanted = serde_json::from_value(message).unwrap();
         let wanted = received.readable();
         assert_eq!((wanted.epoch, wanted.revision), (2, 3));
         let ids: Vec<String> = wanted.replicas.iter().map(|r| r.id.to_string()).collect();
         assert_eq!(ids, ["1-0"]);
-        assert_eq!(wanted.profiles.len(), 1);
+        assert_eq!((wanted.profiles.len(), wanted.inspections.len()), (1, 1));
     }
 }

@@ -7,7 +7,7 @@ use packhorse_cluster::Time;
 use packhorse_reconcile::{Action, Event, Limits, Reconciler};
 use packhorse_service::Supervisor;
 use packhorse_wire::LinkSecret;
-use packhorse_worker_agent::devices::{Device, DiscoverError};
+use packhorse_worker_agent::devices::{Backend, Device, DiscoverError};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
@@ -32,6 +32,8 @@ const LOAD_LIMIT: Duration = Duration::from_mins(6);
 /// The time that a measurement may take beyond its time limit, for loading and for the last batch size that was begun; and 20 s in which it
 /// looks for the operators.
 const MEASURE_GRACE: Duration = Duration::from_secs(80);
+/// The time that an inspection may take. Its process gives way to all others.
+const INSPECT_LIMIT: Duration = Duration::from_mins(1);
 /// The time that a worker has to end, beyond the time limit of a batch.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// The capacity of the event queue. Senders wait while it is full.
@@ -98,6 +100,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
         drain: settings.batch_limit + DRAIN_GRACE,
         load: LOAD_LIMIT,
         measure_grace: MEASURE_GRACE,
+        inspect: INSPECT_LIMIT,
     };
     let names = devices.iter().map(|device| device.name.clone());
     let reconciler = Reconciler::new(names, limits);
@@ -117,10 +120,14 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
         MpsMode::Off => Mps::default(),
     };
     let gpus = Gpus::new(&devices, &mps);
+    // The artifact of a simulated program need not be one.
+    let simulated = |device: &Device| device.backend == Backend::Simulated;
+    let inspects = !devices.iter().all(simulated);
     let cache = ArtifactCache::new(folder.artifacts());
     let stop_workers_on_exit = settings.stop_workers_on_exit;
     let mut node = Node {
         reconciler,
+        inspects,
         start: Instant::now(),
         workers: Workers::new(settings, folder, devices, mps, event_sender.clone()),
         cache,
@@ -162,6 +169,8 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
 /// The state of the main loop.
 struct Node {
     reconciler: Reconciler,
+    /// True if the node makes inspections.
+    inspects: bool,
     start: Instant,
     workers: Workers,
     cache: ArtifactCache,
@@ -266,6 +275,7 @@ impl Node {
             revision,
             replicas: self.reconciler.replicas(),
             profiles: self.reconciler.profiles(),
+            inspections: (self.inspects).then(|| self.reconciler.inspections()),
         };
         self.status.send_if_modified(|current| {
             let changed = *current != status;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use packhorse_api::agent::{AgentStatus, LeaseRequest, ProtocolRange};
-use packhorse_cluster::{ProfileProgress, ReplicaStatus};
+use packhorse_cluster::{InspectionResult, ProfileProgress, ReplicaStatus};
 use packhorse_reconcile::{Event, Fence, FenceError};
 use packhorse_service::StateDirError;
 use packhorse_wire::{ClusterKey, LinkSecret};
@@ -37,6 +37,8 @@ pub(super) struct NodeStatus {
     pub(super) replicas: Vec<ReplicaStatus>,
     /// The progress of each measurement.
     pub(super) profiles: Vec<ProfileProgress>,
+    /// The results of the inspections; none if the node makes none.
+    pub(super) inspections: Option<Vec<InspectionResult>>,
 }
 
 /// The session of one agent process.
@@ -281,6 +283,7 @@ impl Session {
                 revision,
                 replicas,
                 profiles,
+                inspections,
             } = status.borrow_and_update().clone();
             let message = AgentStatus {
                 instance: self.request.instance.clone(),
@@ -288,6 +291,7 @@ impl Session {
                 revision,
                 replicas,
                 profiles,
+                inspections,
                 gpus: self.gpus.read().await,
             };
             match self.gateway.report_status(&message).await {

@@ -1,6 +1,6 @@
-//! The agent's state folder: `artifacts/`; `replicas/ID/` and `profiles/KIND/MODEL/`, which are hand-over folders with an additional
-//! `wanted.json`, from which a later agent reads why the worker was started; `mps/`, the folders of the MPS daemons; `simulated/`, those of
-//! simulated devices; and `cluster.json`, the cluster that the agent obeys. A folder has one agent.
+//! The agent's state folder: `artifacts/`; `replicas/ID/`, `profiles/KIND/MODEL/` and `inspections/MODEL/`, which are hand-over folders with
+//! an additional `wanted.json`, from which a later agent reads why the worker was started; `mps/`, the folders of the MPS daemons;
+//! `simulated/`, those of simulated devices; and `cluster.json`, the cluster that the agent obeys. A folder has one agent.
 
 use std::{
     fs, io,
@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use packhorse_cluster::{WantedProfile, WantedReplica};
+use packhorse_cluster::{Program, WantedProfile, WantedReplica};
 use packhorse_reconcile::{ServedReplicas, Task, TaskId};
 use packhorse_service::{StateDir, StateDirError};
 use packhorse_worker_agent::handoff::Handoff;
@@ -17,6 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::fence_file::FenceFile;
 
 const INSTANCE_DIGITS: usize = 32;
+/// The folders of hand-over folders.
+const HANDOFFS: [&str; 3] = ["replicas", "profiles", "inspections"];
 
 /// A state folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +47,7 @@ enum Wanted {
     Replica(WantedReplica),
     Replicas(Vec<WantedReplica>),
     Profile(WantedProfile),
+    Inspection(Program),
 }
 
 impl StateFolder {
@@ -55,7 +58,7 @@ impl StateFolder {
             return Err(OpenStateError::Gateway { path });
         }
         let dir = Arc::new(StateDir::open(path)?);
-        for folder in ["artifacts", "replicas", "profiles"] {
+        for folder in HANDOFFS.into_iter().chain(["artifacts"]) {
             let path = dir.path().join(folder);
             fs::create_dir_all(&path).map_err(|source| StateDirError::Io { path, source })?;
         }
@@ -111,6 +114,7 @@ impl StateFolder {
                 .join("profiles")
                 .join(kind.as_str())
                 .join(model.to_string()),
+            TaskId::Inspection(model) => self.root().join("inspections").join(model.to_string()),
         }
     }
 
@@ -130,6 +134,7 @@ impl StateFolder {
             }
             Task::Serve(replicas) => Wanted::Replicas(replicas.iter().cloned().collect()),
             Task::Measure(profile) => Wanted::Profile(profile.clone()),
+            Task::Inspect(program) => Wanted::Inspection(program.clone()),
         };
         let text = serde_json::to_vec_pretty(&wanted).expect("a wanted state came as JSON");
         fs::write(dir.join("wanted.json"), text)?;
@@ -143,13 +148,14 @@ impl StateFolder {
             Wanted::Replica(replica) => Task::Serve(replica.into()),
             Wanted::Replicas(replicas) => Task::Serve(ServedReplicas::new(replicas)?),
             Wanted::Profile(profile) => Task::Measure(profile),
+            Wanted::Inspection(program) => Task::Inspect(program),
         };
         (self.handoff_dir(&task.id()) == dir).then_some(task)
     }
 
     /// Returns true if the path is, or was, one of this folder's hand-over folders.
     pub(super) fn contains(&self, dir: &Path) -> bool {
-        ["replicas", "profiles"]
+        HANDOFFS
             .iter()
             .any(|folder| dir.starts_with(self.root().join(folder)))
     }
@@ -157,6 +163,7 @@ impl StateFolder {
     /// Returns the paths of all hand-over folders.
     pub(super) fn handoff_dirs(&self) -> io::Result<Vec<PathBuf>> {
         let mut all = subfolders(&self.root().join("replicas"))?;
+        all.extend(subfolders(&self.root().join("inspections"))?);
         for kind in subfolders(&self.root().join("profiles"))? {
             all.extend(subfolders(&kind)?);
         }

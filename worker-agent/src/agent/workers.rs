@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use crate::{
     artifact_cache::ArtifactCache,
     config::Settings,
-    mps::{MAX_CLIENTS, Mps},
+    mps::{MAX_CLIENTS, Mps, MpsDevice},
     pipeline_options::Switch,
     process::{self, Candidate, Process, Signaller},
     state_folder::StateFolder,
@@ -51,7 +51,8 @@ pub(super) struct Workers {
 #[derive(Debug)]
 struct RunningWorker {
     pid: u32,
-    device: String,
+    /// The device; none for an inspection.
+    device: Option<String>,
     signaller: Signaller,
 }
 
@@ -104,14 +105,13 @@ impl Workers {
     }
 
     fn try_start(&mut self, task: &Task, cache: &ArtifactCache) -> Result<u32, StartError> {
-        let device = self
-            .devices
-            .iter()
-            .find(|device| device.name == task.device())
-            .ok_or_else(|| StartError::NoDevice(task.device().to_owned()))?;
-        let mps = self.mps.device(&device.name).cloned();
+        let device = self.device(task);
+        if let Some(missing) = task.device().filter(|_| device.is_none()) {
+            return Err(StartError::NoDevice(missing.to_owned()));
+        }
+        let mps = self.mps_of(task.device());
         let neighbours = self.running.values();
-        let neighbours = neighbours.filter(|running| running.device == device.name);
+        let neighbours = neighbours.filter(|running| running.device.as_deref() == task.device());
         if mps.is_some() && neighbours.count() >= MAX_CLIENTS {
             return Err(StartError::TooManyClients);
         }
@@ -148,6 +148,10 @@ impl Workers {
                 })?;
                 "profile"
             }
+            Task::Inspect(_) => {
+                handoff.write_task(&execution)?;
+                "operators"
+            }
         };
         // The worker shortens its log while it appends to it.
         let log = File::options()
@@ -177,26 +181,33 @@ impl Workers {
         Ok(pid)
     }
 
+    /// Returns the device of a task; `None` if it has none, or the node has not.
+    fn device(&self, task: &Task) -> Option<&Device> {
+        let name = task.device()?;
+        self.devices.iter().find(|device| device.name == name)
+    }
+
+    fn mps_of(&self, device: Option<&str>) -> Option<MpsDevice> {
+        self.mps.device(device?).cloned()
+    }
+
     fn execution(
         &self,
         program: &Program,
         compute_share: Option<ComputeShare>,
-        device: &Device,
+        device: Option<&Device>,
         cache: &ArtifactCache,
     ) -> Execution {
         let program = program.clone();
         let artifact = cache.path(program.artifact);
-        let executor = match device.backend {
-            Backend::Cpu => ExecutorChoice::Torch {
-                artifact,
-                cuda_device: None,
-            },
+        let backend = device.map_or(Backend::Cpu, |device| device.backend);
+        let executor = match (backend, device) {
             // The worker's environment contains this GPU only.
-            Backend::Cuda => ExecutorChoice::Torch {
+            (Backend::Cuda, _) => ExecutorChoice::Torch {
                 artifact,
                 cuda_device: Some(0),
             },
-            Backend::Simulated => {
+            (Backend::Simulated, Some(device)) => {
                 let mut table = ProfileTable::default();
                 if let Some(profile) = self.settings.profiles.get(&program.model, &device.kind) {
                     table.insert(program.model.clone(), device.kind.clone(), profile.clone());
@@ -208,12 +219,16 @@ impl Workers {
                     folder: self.folder.simulated_device(&device.name),
                 }
             }
+            _ => ExecutorChoice::Torch {
+                artifact,
+                cuda_device: None,
+            },
         };
         Execution {
             program,
             executor,
-            threads: threads(device, compute_share),
-            pipeline: self.settings.pipeline.for_backend(device.backend),
+            threads: device.map_or(1, |device| threads(device, compute_share)),
+            pipeline: self.settings.pipeline.for_backend(backend),
         }
     }
 
@@ -222,7 +237,7 @@ impl Workers {
             Task::Serve(replicas) if self.settings.pipeline.compute_shares == Switch::On => {
                 replicas.first().compute_share_pct
             }
-            Task::Serve(_) | Task::Measure(_) => None,
+            Task::Serve(_) | Task::Measure(_) | Task::Inspect(_) => None,
         }
     }
 
@@ -236,14 +251,14 @@ impl Workers {
     ) {
         let running = RunningWorker {
             pid: process.pid(),
-            device: task.device().to_owned(),
+            device: task.device().map(str::to_owned),
             signaller: process.signaller(),
         };
         self.running.insert(task.id(), running);
-        let device = self.devices.iter().find(|d| d.name == task.device());
+        let device = self.device(task);
         let watch = WorkerWatch {
             id: task.id(),
-            mps: self.mps.device(task.device()).cloned(),
+            mps: self.mps_of(task.device()),
             share: self.compute_share(task),
             multiprocessors: device.and_then(|device| device.multiprocessors),
             handoff,
@@ -262,7 +277,7 @@ impl Workers {
     pub(super) fn kill(&self, id: &TaskId) {
         let running = &self.running[id];
         let (pid, signaller) = (running.pid, running.signaller.clone());
-        match self.mps.device(&running.device).cloned() {
+        match self.mps_of(running.device.as_deref()) {
             None => signaller.kill(),
             Some(mps) => {
                 tokio::spawn(async move {
@@ -378,6 +393,7 @@ fn label(task: &Task) -> String {
             )
         }
         Task::Measure(profile) => format!("measurement of {}", profile.program.model),
+        Task::Inspect(program) => format!("inspection of {}", program.model),
     }
 }
 
@@ -391,11 +407,11 @@ fn threads(device: &Device, share: Option<ComputeShare>) -> u32 {
     ((f64::from(all) * share / 100.0).floor() as u32).max(1)
 }
 
-/// Returns the memory that the plan reserves for a task; `None` for a measurement, which determines it.
+/// Returns the memory that the plan reserves for a task; `None` for a measurement, which determines it, and an inspection.
 fn planned_memory(task: &Task) -> Option<ByteCount> {
     match task {
         Task::Serve(replicas) => replicas.memory(),
-        Task::Measure(_) => None,
+        Task::Measure(_) | Task::Inspect(_) => None,
     }
 }
 
@@ -409,8 +425,14 @@ fn library_path(libtorch: Option<&Libtorch>) -> Option<(&'static str, OsString)>
     Some((LIBRARY_PATH, folders))
 }
 
-/// Returns the environment variables that confine a worker to its GPU and its compute share.
-fn device_environment(device: &Device, share: Option<ComputeShare>) -> Vec<(&'static str, String)> {
+/// Returns the environment variables that confine a worker to its GPU and its compute share. An inspection has no GPU.
+fn device_environment(
+    device: Option<&Device>,
+    share: Option<ComputeShare>,
+) -> Vec<(&'static str, String)> {
+    let Some(device) = device else {
+        return vec![("CUDA_VISIBLE_DEVICES", String::new())];
+    };
     if device.backend != Backend::Cuda {
         return Vec::new();
     }

@@ -104,12 +104,12 @@ impl Handoff {
         path.into_os_string().into_string().ok()
     }
 
-    /// Writes the worker's task, a [`ServeTask`] or a [`ProfileTask`]. Called by the agent.
+    /// Writes the worker's task: a [`ServeTask`], a [`ProfileTask`], or the [`Execution`] of a program to inspect. Called by the agent.
     pub fn write_task(&self, task: &impl Serialize) -> Result<(), HandoffError> {
         self.write(TASK, task)
     }
 
-    /// Reads the worker's task: a [`ServeTask`] for `serve`, a [`ProfileTask`] for `profile`.
+    /// Reads the worker's task: a [`ServeTask`] for `serve`, a [`ProfileTask`] for `profile`, an [`Execution`] for `operators`.
     pub fn read_task<T: DeserializeOwned>(&self) -> Result<T, HandoffError> {
         let missing = || io::Error::new(io::ErrorKind::NotFound, "the file does not exist");
         self.read(TASK)?.ok_or_else(|| HandoffError::Io {
@@ -184,6 +184,9 @@ mod tests {
                 csv: "a,b\n".to_owned(),
                 kernels: Some("c\n".to_owned()),
                 operators: Some("{}".to_owned()),
+            },
+            WorkerReport::Inspected {
+                operators: "{}".to_owned(),
             },
             WorkerReport::Failed {
                 reason: "no".to_owned(),

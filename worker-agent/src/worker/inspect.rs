@@ -1,4 +1,5 @@
-//! `packhorse-worker inspect`: prints the operators of a program, from which its profile can be estimated.
+//! `packhorse-worker inspect`: prints the operators of a program, from which its profile can be estimated. `packhorse-worker operators`
+//! reports them to an agent.
 
 use std::{
     env, fs,
@@ -14,16 +15,18 @@ use nix::sys::{prctl, signal::Signal};
 use packhorse_cluster::{ArtifactDigest, ProfileProgress, Program, TensorSpec};
 use packhorse_estimator::OperatorGraph;
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, PipelineSettings, exit_code,
+    Execution, ExecutorChoice, Handoff, PipelineSettings, WorkerReport, exit_code,
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{clock::now, executor};
+use crate::{clock::now, executor, status_reporter::StatusReporter};
 
 /// The time after which a process that inspects a program before its measurement is killed.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The time between two looks at that process.
 const POLL: Duration = Duration::from_millis(5);
+/// The niceness of a process that inspects a program for an agent: about a tenth of the processor time of one that serves.
+const NICENESS: i32 = 10;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,6 +96,40 @@ fn read(options: &InspectOptions) -> Result<Execution, String> {
     })
 }
 
+/// Reports the operators of the program in the hand-over folder to the agent, and returns the exit code. The caller must exit at once.
+pub(crate) fn report(handoff: &Handoff) -> u8 {
+    yield_to_others();
+    let reporter = StatusReporter::new(handoff);
+    handoff.limit_log();
+    let execution = handoff.read_task::<Execution>().map_err(|e| e.to_string());
+    let found = execution.and_then(|execution| executor::inspect(&execution));
+    match found.and_then(|graph| limited(&graph)) {
+        Ok(operators) => {
+            reporter.report(WorkerReport::Inspected { operators });
+            exit_code::DONE
+        }
+        Err(reason) => {
+            reporter.report_failure(reason, true);
+            exit_code::FAILED
+        }
+    }
+}
+
+/// Has this process give way to those that serve: it gets what processor time they leave, and is killed before them where memory runs out.
+fn yield_to_others() {
+    let _ = rustix::process::nice(NICENESS);
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
+}
+
+/// Returns the operators as JSON, unless it is larger than an agent may report.
+fn limited(graph: &OperatorGraph) -> Result<String, String> {
+    let operators = graph.to_json();
+    if operators.len() > ProfileProgress::MAX_OPERATORS_BYTES {
+        return Err(format!("they are {} bytes", operators.len()));
+    }
+    Ok(operators)
+}
+
 /// Returns the operators of a program as JSON, as a process of its own finds them, so that a program at which libtorch crashes or does not
 /// come to an end can be measured all the same. It ends before this returns, and with it the memory that it takes.
 ///
@@ -112,11 +149,7 @@ pub(crate) fn in_own_process(execution: &Execution, handoff: &Handoff) -> Result
         let _ = fs::remove_file(file);
     }
     let graph = OperatorGraph::from_json(&operators?).map_err(|e| e.to_string())?;
-    let operators = graph.to_json();
-    if operators.len() > ProfileProgress::MAX_OPERATORS_BYTES {
-        return Err(format!("they are {} bytes", operators.len()));
-    }
-    Ok(operators)
+    limited(&graph)
 }
 
 fn write_signature(program: &Program, file: &Path) -> io::Result<()> {

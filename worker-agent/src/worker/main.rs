@@ -51,6 +51,9 @@ enum Command {
     Bench(BenchOptions),
     /// Print the operators of a program as JSON, without running it
     Inspect(InspectOptions),
+    /// Find the operators of a program for an agent, then exit
+    #[command(hide = true)]
+    Operators(HandoffOptions),
     /// Run batches of a program by JSON commands on standard input, one per line, with replies on standard output
     Measure(MeasureOptions),
 }
@@ -92,6 +95,7 @@ fn main() {
         Command::Profile(options) => profile::profile(&Handoff::new(options.dir)),
         Command::Bench(options) => bench::bench(&options),
         Command::Inspect(options) => inspect::inspect(&options),
+        Command::Operators(options) => inspect::report(&Handoff::new(options.dir)),
         Command::Measure(options) => measure::measure(&options.task, options.prepared),
     };
     executor::exit_now(code);

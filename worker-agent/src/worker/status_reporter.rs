@@ -49,6 +49,7 @@ fn log(phase: &WorkerReport) {
     match phase {
         WorkerReport::Measuring { done, total, .. } => tracing::info!(done, total, "measuring"),
         WorkerReport::Measured { done, total, .. } => tracing::info!(done, total, "measured"),
+        WorkerReport::Inspected { .. } => tracing::info!("inspected"),
         phase => tracing::info!(?phase, "status"),
     }
 }

@@ -97,12 +97,27 @@ impl FakeGateway {
 
     /// Sets the wanted state.
     pub(crate) fn want(&self, replicas: Vec<WantedReplica>, profiles: Vec<WantedProfile>) {
+        self.want_all(replicas, profiles, Vec::new());
+    }
+
+    /// Sets the wanted state to inspections.
+    pub(crate) fn want_inspections(&self, inspections: Vec<Program>) {
+        self.want_all(Vec::new(), Vec::new(), inspections);
+    }
+
+    fn want_all(
+        &self,
+        replicas: Vec<WantedReplica>,
+        profiles: Vec<WantedProfile>,
+        inspections: Vec<Program>,
+    ) {
         self.state.send_modify(|state| {
             state.wanted = WantedState {
                 epoch: state.epoch,
                 revision: state.wanted.revision + 1,
                 replicas,
                 profiles,
+                inspections,
             };
         });
     }
@@ -257,7 +272,7 @@ pub(crate) fn digest() -> ArtifactDigest {
     ArtifactDigest::from_sha256(Sha256::digest(ARTIFACT).into())
 }
 
-fn program() -> Program {
+pub(crate) fn program() -> Program {
     let tensor = |name: &str| TensorSpec {
         name: name.to_owned(),
         datatype: Datatype::Fp32,

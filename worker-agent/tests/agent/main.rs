@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use common::{FakeGateway, Home, LIMIT, digest, profile, replica, signal};
+use common::{
+    Agent, FakeGateway, FakeState, Home, LIMIT, digest, profile, program, replica, signal,
+};
 use packhorse_api::agent::ProtocolRange;
 use packhorse_cluster::{ClusterId, ProfileTable, ReplicaState, WantedReplica};
 use packhorse_reconcile::Fence;
@@ -397,6 +399,45 @@ async fn a_measurement_is_made_and_its_result_kept_until_it_is_not_wanted() {
             state.status.as_ref()?.profiles.is_empty().then_some(())
         })
         .await;
+}
+
+#[tokio::test]
+async fn an_inspection_needs_no_device_and_its_result_is_kept_until_it_is_not_wanted() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let mut command = home.agent_command(gateway.address);
+    let _agent = Agent(command.args(["--devices", "cpu"]).spawn().unwrap());
+    gateway.want_inspections(vec![program()]);
+    let first = |state: &FakeState| {
+        state
+            .status
+            .as_ref()?
+            .inspections
+            .as_ref()?
+            .first()
+            .cloned()
+    };
+    let ended = gateway.until("an inspection", first).await;
+    assert_eq!(ended.model.to_string(), "m:1");
+    assert_eq!(ended.operators, None, "the artifact is no program");
+    assert!(ended.error.is_some());
+    gateway.want_inspections(vec![]);
+    gateway
+        .until("no inspection", |state| {
+            let inspections = state.status.as_ref()?.inspections.as_ref()?;
+            inspections.is_empty().then_some(())
+        })
+        .await;
+    assert!(!home.path("state/inspections/m:1").exists());
+}
+
+#[tokio::test]
+async fn an_agent_with_simulated_devices_alone_makes_no_inspections() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = home.agent(gateway.address, &[]);
+    let status = gateway
+        .until("a status", |state| state.status.clone())
+        .await;
+    assert_eq!(status.inspections, None);
 }
 
 #[tokio::test]

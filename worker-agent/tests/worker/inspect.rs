@@ -7,9 +7,12 @@ use std::{
 };
 
 use packhorse_estimator::OperatorGraph;
-use packhorse_worker_agent::handoff::exit_code;
+use packhorse_worker_agent::handoff::{WorkerReport, exit_code};
 
-use crate::torch::{modules, written_by};
+use crate::{
+    process::Worker,
+    torch::{affine, modules, moody, written_by},
+};
 
 /// Inspects a file whose program has one input of 32-bit numbers with these dimensions and any output.
 pub(crate) fn inspect(file: &Path, dims: &str) -> Output {
@@ -77,4 +80,22 @@ fn a_package_has_no_operators_to_tell() {
     let output = inspect(&written_by("packages.py").join("Net.pt2"), "[-1, 1, 8, 8]");
     let reason = String::from_utf8(output.stderr).unwrap();
     assert!(reason.contains("compiled ahead of time"), "{reason}");
+}
+
+#[test]
+fn an_agent_is_told_the_operators_or_why_there_are_none() {
+    let mut worker = Worker::operators(&affine().execution);
+    let operators = worker.wait_for(|phase| match phase {
+        WorkerReport::Inspected { operators } => Some(operators),
+        WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+        _ => None,
+    });
+    let graph = OperatorGraph::from_json(&operators).unwrap();
+    assert_eq!(graph.operators[0].name, "addmm");
+    assert_eq!(worker.exit_code(), Some(i32::from(exit_code::DONE)));
+
+    let mut worker = Worker::operators(&moody().execution);
+    let (reason, permanent) = worker.failure();
+    assert!(permanent, "{reason}");
+    assert_eq!(worker.exit_code(), Some(i32::from(exit_code::FAILED)));
 }

@@ -48,6 +48,11 @@ impl Worker {
         Self::spawn("profile", task, environment)
     }
 
+    #[cfg(feature = "torch")]
+    pub(crate) fn operators(execution: &Execution) -> Self {
+        Self::spawn("operators", execution, &[])
+    }
+
     fn spawn(command: &str, task: &impl Serialize, environment: &[(&str, String)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let handoff = Handoff::new(dir.path());

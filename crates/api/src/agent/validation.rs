@@ -97,12 +97,17 @@ impl AgentStatus {
                 let problem = format!("expected at most total, which is {}", profile.total);
                 return Err(invalid(format!("profiles[{i}].done"), problem));
             }
-            let operators = profile.operators.as_ref().map_or(0, String::len);
-            if operators > ProfileProgress::MAX_OPERATORS_BYTES {
-                let max = ProfileProgress::MAX_OPERATORS_BYTES;
-                let problem = format!("expected at most {max} bytes, got {operators}");
-                return Err(invalid(format!("profiles[{i}].operators"), problem));
+            check_operators(profile.operators.as_deref())
+                .map_err(|problem| invalid(format!("profiles[{i}].operators"), problem))?;
+        }
+        let mut inspections = BTreeSet::new();
+        for (i, inspection) in self.inspections.iter().flatten().enumerate() {
+            if !inspections.insert(&inspection.model) {
+                let problem = format!("the inspection of {} appears twice", inspection.model);
+                return Err(invalid(format!("inspections[{i}]"), problem));
             }
+            check_operators(inspection.operators.as_deref())
+                .map_err(|problem| invalid(format!("inspections[{i}].operators"), problem))?;
         }
         let mut gpus = BTreeSet::new();
         for (i, gpu) in self.gpus.iter().enumerate() {
@@ -113,6 +118,14 @@ impl AgentStatus {
             check_gpu(gpu).map_err(|e| invalid(format!("gpus[{i}].{}", e.field), e.problem))?;
         }
         Ok(())
+    }
+}
+
+fn check_operators(operators: Option<&str>) -> Result<(), String> {
+    let max = ProfileProgress::MAX_OPERATORS_BYTES;
+    match operators.map_or(0, str::len) {
+        bytes if bytes > max => Err(format!("expected at most {max} bytes, got {bytes}")),
+        _ => Ok(()),
     }
 }
 

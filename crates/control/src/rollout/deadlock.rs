@@ -33,7 +33,10 @@ pub(super) fn victims(
             .copied()
             .unwrap_or_default()
     };
-    let draining = || earlier.iter().filter(|e| e.draining);
+    // A worker keeps its memory until its last replica drains.
+    let staying = earlier.iter().filter(|e| !e.draining);
+    let staying: BTreeSet<ReplicaId> = staying.map(EarlierReplica::worker).collect();
+    let draining = || earlier.iter().filter(|e| !staying.contains(&e.worker()));
     let mut gone: BTreeSet<ReplicaId> = draining().map(EarlierReplica::id).collect();
     // In the place of a replica that leaves, its successor will start.
     let mut leaving: BTreeSet<&ModelId> = draining().map(|e| e.observed.model()).collect();

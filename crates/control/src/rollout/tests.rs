@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use packhorse_cluster::{
-    ArtifactDigest, ComputeShare, Generation, ReplicaSpec, ReplicaState, ReplicaStatus,
+    ArtifactDigest, BackboneId, ComputeShare, Generation, ReplicaSpec, ReplicaState, ReplicaStatus,
 };
 use proptest::prelude::*;
 
@@ -314,6 +314,27 @@ fn an_old_replica_serves_until_the_new_one_does_and_goes_only_when_drained() {
     );
     cluster.step_links();
     assert_eq!(cluster.wanted(), ["2-0"]);
+    assert!(cluster.earlier().is_empty());
+}
+
+#[test]
+fn a_worker_of_which_one_replica_has_drained_still_holds_its_memory() {
+    let mut cluster = SimCluster::with_nodes(&["n"]);
+    let shared = |model: &str, memory| Placement {
+        backbone: Some(BackboneId::new([], 0)),
+        ..placement(model, "n/a", memory)
+    };
+    cluster.plan(&[shared("m", 6), shared("o", 0)]);
+    cluster.advance(3);
+    assert_eq!(cluster.served(), ["1-0", "1-1"]);
+    cluster.broken.insert("2-1".parse().unwrap());
+    cluster.plan(&[placement("m", "n/b", 6), placement("o", "n/c", 6)]);
+    cluster.advance(4);
+    assert!(cluster.is_draining("1-0"));
+    assert_eq!(cluster.served(), ["1-1", "2-0"]);
+    cluster.plan(&[placement("m", "n/b", 6), placement("o", "n/a", 6)]);
+    cluster.advance(6);
+    assert_eq!(cluster.served(), ["2-0", "3-1"]);
     assert!(cluster.earlier().is_empty());
 }
 

@@ -46,7 +46,7 @@ fn workers(cluster: &VirtualCluster) -> Vec<BTreeSet<String>> {
                 .map(|replica| replica.program.model.to_string());
             Some(models.collect())
         }
-        Task::Measure(_) => None,
+        Task::Measure(_) | Task::Inspect(_) => None,
     });
     served.collect()
 }

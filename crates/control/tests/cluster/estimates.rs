@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use packhorse_cluster::{ModelId, ModelState, NodeName, ProfileSource};
-use packhorse_control::{Notice, PlanNotice};
+use packhorse_control::{Command, Notice, PlanNotice};
 use packhorse_reconcile::Task;
 
 use crate::{
     machine::LoadFailure,
-    virtual_cluster::{Settings, VirtualCluster},
+    virtual_cluster::{Settings, VirtualCluster, name},
 };
 
 const KIND: &str = "T4";
@@ -265,4 +265,131 @@ fn where_many_devices_measure_at_once_the_models_wait_for_their_measurements() {
             .iter()
             .all(|(.., p)| p.source() == ProfileSource::Measured)
     );
+}
+
+/// Returns the models that the nodes have inspected without measuring them.
+fn inspected(cluster: &VirtualCluster) -> Vec<String> {
+    let machines = cluster.machines.values();
+    let models = machines.flat_map(|machine| &machine.inspected);
+    models.map(ToString::to_string).collect()
+}
+
+const THREE: [&str; 3] = ["a:1", "b:1", "c:1"];
+
+fn all_estimated(cluster: &VirtualCluster) -> bool {
+    let estimated = |model: &&str| source(cluster, model) == Some(ProfileSource::Estimated);
+    THREE.iter().all(estimated)
+}
+
+#[test]
+fn models_that_wait_for_their_measurement_are_inspected_meanwhile_and_serve() {
+    let mut cluster = cluster(&[8192], MINUTE, &operators(900, 1.0));
+    for model in THREE {
+        cluster.register(model, 30.0);
+    }
+    cluster.run_until("all are estimated", SECONDS_5, all_estimated);
+    assert_eq!(cluster.controller().measurements(), (1, 2));
+    assert_eq!(measuring(&cluster, "a:1"), Some("n0".parse().unwrap()));
+    let serve = |c: &VirtualCluster| THREE.iter().all(|model| serves(c, model));
+    cluster.run_until("all serve", SECONDS_5, serve);
+    cluster.run_for(MINUTE * 3 + SECONDS_5);
+    assert!(cluster.is_healthy());
+    for model in THREE {
+        assert_eq!(source(&cluster, model), Some(ProfileSource::Measured));
+    }
+    // The first was inspected by its measurement, and nothing twice.
+    assert_eq!(inspected(&cluster), ["b:1", "c:1"]);
+}
+
+#[test]
+fn an_inspection_that_fails_is_not_repeated_and_the_measurement_looks_again() {
+    for operators_found in [None, Some("{")] {
+        let mut cluster = cluster(&[8192], MINUTE, "");
+        let found = operators_found.map(|text| (Duration::from_millis(500), text.to_owned()));
+        cluster.machine("n0").behaviour.operators = found;
+        for model in THREE {
+            cluster.register(model, 30.0);
+        }
+        cluster.run_for(MINUTE / 2);
+        assert_eq!(inspected(&cluster), ["b:1", "c:1"]);
+        // A model that is removed and registered again may have another program.
+        let removal = Command::RemoveModel(name("c"), None);
+        cluster.command_and_wait(removal).unwrap();
+        cluster.register("c:1", 30.0);
+        cluster.run_for(SECONDS_5);
+        assert_eq!(inspected(&cluster), ["b:1", "c:1", "c:1"]);
+        let known = (Duration::from_millis(500), operators(900, 1.0));
+        cluster.machine("n0").behaviour.operators = Some(known);
+        cluster.run_until("b is measured", MINUTE, |c| measuring(c, "b:1").is_some());
+        cluster.run_until("b is estimated", SECONDS_5, |c| {
+            source(c, "b:1") == Some(ProfileSource::Estimated)
+        });
+        assert_eq!(inspected(&cluster).len(), 3);
+    }
+}
+
+#[test]
+fn an_inspection_survives_restarts_and_moves_to_another_node_if_its_node_is_lost() {
+    let mut cluster = cluster(&[8192], MINUTE, &operators(900, 1.0));
+    cluster.add_node("cpu", "cpu-x", 1, 8192);
+    let slow = (Duration::from_secs(2), operators(900, 1.0));
+    cluster.machine("cpu").behaviour.operators = Some(slow);
+    for model in THREE {
+        cluster.register(model, 30.0);
+    }
+    cluster.run_for(Duration::from_millis(100));
+    assert_eq!(inspected(&cluster).len(), 2, "on both nodes at once");
+    for node in ["n0", "cpu"] {
+        let name = node.parse().unwrap();
+        cluster.kill_agent(&name);
+        cluster.start_agent(&name);
+    }
+    cluster.kill_gateway(false);
+    cluster.start_gateway();
+    cluster.run_until("all are estimated", SECONDS_5 * 2, all_estimated);
+
+    cluster.register("d:1", 30.0);
+    cluster.register("e:1", 30.0);
+    cluster.run_for(Duration::from_millis(100));
+    cluster.switch_off(&"cpu".parse().unwrap());
+    let estimated = |c: &VirtualCluster| {
+        let known = |model| source(c, model) == Some(ProfileSource::Estimated);
+        known("d:1") && known("e:1")
+    };
+    cluster.run_until("both are estimated", MINUTE / 2, estimated);
+}
+
+#[test]
+fn nothing_is_inspected_where_no_agent_does_it_or_no_estimate_follows() {
+    let mut older = cluster(&[8192], MINUTE / 6, &operators(900, 1.0));
+    older.machine("n0").behaviour.inspects = false;
+    let mut cpu = VirtualCluster::new(Settings::default());
+    cpu.add_node("n0", "cpu-x", 1, 8192);
+    for cluster in [&mut older, &mut cpu] {
+        for model in THREE {
+            cluster.register(model, 30.0);
+        }
+        cluster.run_for(MINUTE);
+        assert!(cluster.is_healthy());
+        assert!(inspected(cluster).is_empty());
+        let mut all = cluster.controller().profiles().iter();
+        assert!(all.all(|(.., profile)| profile.source() == ProfileSource::Measured));
+    }
+}
+
+#[test]
+fn a_model_that_waits_is_measured_first_where_its_only_device_has_no_memory_for_both() {
+    let mut cluster = cluster(&[3000], MINUTE, &operators(1800, 1.0));
+    for model in ["a:1", "b:1"] {
+        cluster.register(model, 30.0);
+    }
+    cluster.run_for(MINUTE / 2);
+    assert_eq!(source(&cluster, "b:1"), Some(ProfileSource::Estimated));
+    let (state, reason) = cluster.state("b:1");
+    assert_eq!(state, ModelState::Profiling, "{reason}");
+    assert!(reason.contains("measuring another model"), "{reason}");
+    cluster.run_for(MINUTE * 2);
+    for model in ["a:1", "b:1"] {
+        assert!(serves(&cluster, model));
+    }
 }

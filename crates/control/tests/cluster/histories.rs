@@ -11,6 +11,7 @@ use std::{
 
 use packhorse_cluster::{ModelId, NodeName, Scheduling};
 use packhorse_control::{Command, ModelSpecChange, WriteError};
+use packhorse_reconcile::Task;
 use proptest::{
     prelude::*,
     strategy::ValueTree as _,
@@ -349,6 +350,9 @@ impl History {
         cluster.run_until("everything still serves", limit, VirtualCluster::is_healthy);
         let unanswered = cluster.invariants.unanswered();
         assert_eq!(unanswered, 0, "commands are not answered");
+        let mut processes = cluster.machines.values().flat_map(|m| m.processes.values());
+        let inspects = processes.any(|process| matches!(process.task, Task::Inspect(_)));
+        assert!(!inspects, "an inspection has not ended");
         self.serve();
     }
 

@@ -25,6 +25,7 @@ const LIMITS: Limits = Limits {
     drain: Duration::from_secs(5),
     load: Duration::from_mins(1),
     measure_grace: Duration::from_mins(1),
+    inspect: Duration::from_mins(1),
 };
 /// The time to fetch an artifact.
 const FETCH: Duration = Duration::from_millis(20);
@@ -51,8 +52,10 @@ pub(crate) struct WorkerBehaviour {
     pub(crate) throws: bool,
     /// The models that cannot load on a device, by its name within the node.
     pub(crate) failures: BTreeMap<(ModelId, String), LoadFailure>,
-    /// The operators that a worker which measures reports, as JSON, and the time after which it does.
+    /// The operators that a worker which measures or inspects reports, as JSON, and the time after which it does.
     pub(crate) operators: Option<(Duration, String)>,
+    /// False for an agent that makes no inspections.
+    pub(crate) inspects: bool,
 }
 
 /// A worker process.
@@ -101,6 +104,8 @@ pub(crate) struct Machine {
     next_pid: u32,
     /// The number of worker processes that were started to serve.
     pub(crate) served_starts: usize,
+    /// The models that were inspected without being measured.
+    pub(crate) inspected: Vec<ModelId>,
 }
 
 #[derive(Clone, Debug)]
@@ -150,6 +155,7 @@ impl Machine {
             artifacts: BTreeSet::new(),
             next_pid: 1,
             served_starts: 0,
+            inspected: Vec::new(),
         }
     }
 
@@ -241,6 +247,7 @@ impl Machine {
             revision,
             replicas: replicas.into_iter().map(|r| (r.id, r)).collect(),
             profiles,
+            inspections: (self.behaviour.inspects).then(|| agent.reconciler.inspections()),
         })
     }
 
@@ -291,13 +298,19 @@ impl Machine {
         let pid = self.next_pid;
         self.next_pid += 1;
         let id = task.id();
-        let key = (task.program().model.clone(), task.device().to_owned());
-        let after = match (&task, self.behaviour.failures.contains_key(&key)) {
+        let failures = &self.behaviour.failures;
+        let fails = key(&task).is_some_and(|key| failures.contains_key(&key));
+        let operators = self.behaviour.operators.as_ref();
+        let after = match (&task, fails) {
             (_, true) => FAILURE,
+            (Task::Inspect(_), _) => operators.map_or(FAILURE, |(after, _)| *after),
             (Task::Serve(_), false) => self.behaviour.load,
             (Task::Measure(_), false) => self.behaviour.measure,
         };
         self.served_starts += usize::from(matches!(task, Task::Serve(_)));
+        if let Task::Inspect(program) = &task {
+            self.inspected.push(program.model.clone());
+        }
         later.push((after, Later::WorkerDone(id.clone(), pid)));
         if let (Task::Measure(wanted), Some((after, operators))) =
             (&task, &self.behaviour.operators)
@@ -375,11 +388,8 @@ impl Machine {
             WorkerReport::Measuring { operators, .. } => operators.clone(),
             _ => return None,
         };
-        let key = (
-            process.task.program().model.clone(),
-            process.task.device().to_owned(),
-        );
-        let failure = self.behaviour.failures.get(&key);
+        let failures = &self.behaviour.failures;
+        let failure = key(&process.task).and_then(|key| failures.get(&key));
         let exit = |cause| Some((Duration::ZERO, Later::WorkerExits(id.clone(), pid, cause)));
         let (report, exit) = match (failure, &process.task) {
             (Some(failure), _) => {
@@ -409,6 +419,17 @@ impl Machine {
                 };
                 (report, None)
             }
+            (None, Task::Inspect(_)) => {
+                let found = self.behaviour.operators.clone();
+                let report = match found {
+                    Some((_, operators)) => WorkerReport::Inspected { operators },
+                    None => WorkerReport::Failed {
+                        reason: "the program has no operators".to_owned(),
+                        permanent: true,
+                    },
+                };
+                (report, exit(ExitCause::Ended))
+            }
             (None, Task::Measure(wanted)) => {
                 let report = WorkerReport::Measured {
                     done: 3,
@@ -434,7 +455,7 @@ impl Machine {
     ) -> Option<(TaskId, u32)> {
         let runs = |task: &Task| match task {
             Task::Serve(replicas) => replicas.iter().any(|running| running.id == replica),
-            Task::Measure(_) => false,
+            Task::Measure(_) | Task::Inspect(_) => false,
         };
         let mut processes = self.processes.iter();
         let (id, process) = processes.find(|(_, process)| runs(&process.task))?;
@@ -449,12 +470,18 @@ impl Machine {
         let mut used: BTreeMap<&str, ByteCount> = BTreeMap::new();
         for process in self.processes.values() {
             if let Task::Serve(replicas) = &process.task {
-                let sum = used.entry(process.task.device()).or_default();
+                let device = process.task.device().expect("replicas have one");
+                let sum = used.entry(device).or_default();
                 *sum = sum.saturating_add(replicas.memory().unwrap_or_default());
             }
         }
         used
     }
+}
+
+/// Returns the key of a task's failure; `None` for one without a device.
+fn key(task: &Task) -> Option<(ModelId, String)> {
+    Some((task.program().model.clone(), task.device()?.to_owned()))
 }
 
 fn address(pid: u32) -> SocketAddr {

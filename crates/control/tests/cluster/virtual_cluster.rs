@@ -557,6 +557,7 @@ impl VirtualCluster {
             throws: false,
             failures: BTreeMap::new(),
             operators: None,
+            inspects: true,
         };
         let machine = Machine::new(name, (0..devices).map(device).collect(), behaviour);
         let name = machine.name.clone();
@@ -873,7 +874,9 @@ impl VirtualCluster {
                 packhorse_reconcile::Task::Serve(replicas) => {
                     replicas.iter().all(|replica| !wanted.contains(&replica.id))
                 }
-                packhorse_reconcile::Task::Measure(_) => false,
+                packhorse_reconcile::Task::Measure(_) | packhorse_reconcile::Task::Inspect(_) => {
+                    false
+                }
             })
         });
         controller.models().all(|(id, _)| ready(id))

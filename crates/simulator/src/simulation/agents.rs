@@ -258,6 +258,7 @@ impl<'a> Simulation<'a> {
             revision: node.wanted.revision,
             replicas: of_node.map(|(id, r)| (*id, self.status(*id, *r))).collect(),
             profiles: Vec::new(),
+            inspections: None,
         };
         control.command(now, Command::Report(name.clone(), report));
     }

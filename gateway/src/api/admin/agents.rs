@@ -163,6 +163,7 @@ fn report_of(status: AgentStatus) -> (NodeReport, Vec<GpuStatus>) {
         revision: status.revision,
         replicas: replicas.collect(),
         profiles: status.profiles,
+        inspections: status.inspections,
     };
     (report, gpus)
 }

@@ -314,7 +314,7 @@ async fn what_is_wanted_is_told_only_to_who_holds_the_lease_and_has_reported() {
     let wanted = agent.try_wanted(&gateway, 10_000).await.ok(200);
     assert_eq!(
         wanted,
-        json!({"epoch": 1, "revision": 1, "replicas": [], "profiles": []})
+        json!({"epoch": 1, "revision": 1, "replicas": [], "profiles": [], "inspections": []})
     );
     agent.try_wanted(&gateway, 30_001).await.error(400);
 }

@@ -142,6 +142,7 @@ impl Agent {
             revision: self.known.1,
             replicas,
             profiles,
+            inspections: None,
             gpus: self.gpus.clone(),
         };
         let body = serde_json::to_string(&status).unwrap();

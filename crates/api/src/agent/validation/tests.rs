@@ -1,4 +1,4 @@
-use packhorse_cluster::ProfileProgress;
+use packhorse_cluster::{InspectionResult, ProfileProgress};
 
 use super::*;
 
@@ -33,6 +33,14 @@ fn measurement() -> ProfileProgress {
     }
 }
 
+fn inspection(model: &str) -> InspectionResult {
+    InspectionResult {
+        model: model.parse().unwrap(),
+        operators: Some("{}".to_owned()),
+        error: None,
+    }
+}
+
 fn status() -> AgentStatus {
     AgentStatus {
         instance: "i".to_owned(),
@@ -40,6 +48,7 @@ fn status() -> AgentStatus {
         revision: 1,
         replicas: vec![ready("1-0"), ready("1-1")],
         profiles: vec![measurement()],
+        inspections: Some(vec![inspection("m:1"), inspection("n:1")]),
         gpus: vec![GpuStatus {
             device: "gpu0".to_owned(),
             ..GpuStatus::default()
@@ -146,6 +155,14 @@ fn each_impossible_field_is_named() {
         "profiles[0].operators: expected at most 131072 bytes, got 131073",
     );
     check(
+        |s| s.inspections.as_mut().unwrap().push(inspection("m:1")),
+        "inspections[2]: the inspection of m:1 appears twice",
+    );
+    check(
+        |s| s.inspections.as_mut().unwrap()[1].operators = Some("x".repeat(131_073)),
+        "inspections[1].operators: expected at most 131072 bytes, got 131073",
+    );
+    check(
         |s| s.gpus.push(s.gpus[0].clone()),
         "gpus[1].device: device \"gpu0\" appears twice",
     );
@@ -194,6 +211,16 @@ fn the_progress_of_a_measurement_may_be_one_version_away() {
     let newer = older.replace("\"done\"", "\"operators\":\"{}\",\"later\":1,\"done\"");
     let newer: ProfileProgress = serde_json::from_str(&newer).unwrap();
     assert_eq!(newer.operators.as_deref(), Some("{}"));
+}
+
+#[test]
+fn an_older_agent_makes_no_inspections_and_an_older_gateway_wants_none() {
+    let status = r#"{"instance":"i","epoch":1,"revision":1,"replicas":[],"profiles":[]}"#;
+    let status: AgentStatus = serde_json::from_str(status).unwrap();
+    assert_eq!(status.inspections, None);
+    let wanted = r#"{"epoch":1,"revision":1,"replicas":[],"profiles":[]}"#;
+    let wanted: packhorse_cluster::WantedState = serde_json::from_str(wanted).unwrap();
+    assert_eq!(wanted.inspections, []);
 }
 
 #[test]
