@@ -5,7 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use packhorse_cluster::{Generation, ModelId, Program, Replica, ReplicaPhase};
+use packhorse_cluster::{
+    ByteCount, Generation, ModelId, Program, Replica, ReplicaId, ReplicaPhase,
+};
 
 use crate::{
     record::{PlanRecord, StoredCluster},
@@ -23,7 +25,9 @@ pub(crate) fn restored_rollout(stored: &StoredCluster) -> Rollout {
         })
         .collect();
     let mut known = BTreeSet::new();
-    let mut replicas = Vec::new();
+    let mut replicas: Vec<PlacedReplica> = Vec::new();
+    // The memory of workers whose replica that stands for it is one of a model that was removed.
+    let mut held: BTreeMap<ReplicaId, ByteCount> = BTreeMap::new();
     for (age, plan) in stored.plans.iter().enumerate() {
         let phase = if age == 0 {
             ReplicaPhase::Planned
@@ -32,12 +36,24 @@ pub(crate) fn restored_rollout(stored: &StoredCluster) -> Rollout {
         };
         for replica in &plan.replicas {
             // A model that was removed and registered again is another model of the same name.
-            let Some((program, after_plan)) = models.get(&replica.spec.model) else {
-                continue;
-            };
-            if *after_plan < plan.generation && known.insert(replica.id) {
-                replicas.push(placed(stored, plan, replica, Arc::clone(program), phase));
+            let model = models.get(&replica.spec.model);
+            match model.filter(|(_, after_plan)| *after_plan < plan.generation) {
+                Some((program, _)) if known.insert(replica.id) => {
+                    replicas.push(placed(stored, plan, replica, Arc::clone(program), phase));
+                }
+                Some(_) => {}
+                None => {
+                    let memory = replica.spec.memory.unwrap_or_default();
+                    let most = held.entry(replica.worker()).or_default();
+                    *most = memory.max(*most);
+                }
             }
+        }
+    }
+    for replica in &mut replicas {
+        if let Some(memory) = held.remove(&replica.worker()) {
+            let own = replica.spec.memory.unwrap_or_default();
+            replica.spec.memory = Some(own.saturating_add(memory));
         }
     }
     Rollout::restore(replicas)

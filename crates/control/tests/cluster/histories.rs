@@ -43,6 +43,7 @@ const HEALED_PART: f64 = 0.99;
 enum Step {
     Wait(u64),
     Register(usize),
+    RegisterAll,
     Remove(usize),
     Change(usize, u64),
     Schedule(usize, Scheduling, bool),
@@ -118,6 +119,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => (1_u64..4000).prop_map(Step::Wait),
         3 => (4000_u64..20_000).prop_map(Step::Wait),
         4 => model.clone().prop_map(Step::Register),
+        2 => Just(Step::RegisterAll),
         1 => model.clone().prop_map(Step::Remove),
         2 => (model.clone(), 15_u64..200).prop_map(|(m, slo)| Step::Change(m, slo)),
         2 => (node.clone(), scheduling, any::<bool>()).prop_map(|(n, s, d)| Step::Schedule(n, s, d)),
@@ -189,6 +191,12 @@ impl History {
             Step::Register(number) => {
                 let spec = Box::new(spec(&model(number), 30.0));
                 cluster.command(Command::Register(spec, 1));
+            }
+            Step::RegisterAll => {
+                for number in 0..MODELS {
+                    let spec = Box::new(spec(&model(number), 30.0));
+                    cluster.command(Command::Register(spec, 1));
+                }
             }
             Step::Remove(number) => {
                 cluster.command(Command::RemoveModel(name(&format!("m{number}")), None));
