@@ -108,7 +108,7 @@ def test_what_prose_names_exists():
                 assert (route[1], path) in routes, f"{name(page)}: there is no {span}"
                 checked["routes"] += 1
             elif metric := re.match(r"(packhorse|nv)_[a-z_]+", span):
-                assert metric[0] in code or re.sub("_(bucket|sum|count)$", "", metric[0]) in code, f"{name(page)}: no metric {metric[0]}"
+                assert metric[0] in code or re.sub("_(bucket|sum|count|total)$", "", metric[0]) in code, f"{name(page)}: no metric {metric[0]}"
                 checked["metrics"] += 1
             elif span.startswith("packhorse") and "…" not in span:
                 for words in book.programs_in(span):
