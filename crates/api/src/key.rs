@@ -73,6 +73,23 @@ impl fmt::Display for Scope {
     }
 }
 
+/// A limit of a key for the models of a pattern.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyModelLimit {
+    /// The pattern of the models' names (`*` and `?` match). The limit is for the sum of their requests.
+    #[schema(min_length = 1, example = "resnet*")]
+    pub model: String,
+    /// The most inference requests per second to them; no limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(exclusive_minimum = 0, maximum = 1e6)]
+    pub rate_rps: Option<f64>,
+    /// The most inference requests to them at the same time; no limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub max_in_flight: Option<u32>,
+}
+
 /// Makes a key.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -95,6 +112,10 @@ pub struct KeyRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1)]
     pub max_in_flight: Option<u32>,
+    /// The limits for single models, beside those of the key. A request is within all whose pattern its model or family matches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 64)]
+    pub model_limits: Vec<KeyModelLimit>,
 }
 
 /// A key, without its secret.
@@ -115,6 +136,9 @@ pub struct KeyView {
     pub rate_rps: Option<f64>,
     /// The most inference requests at the same time; null for no limit.
     pub max_in_flight: Option<u32>,
+    /// The limits for single models.
+    #[serde(default)]
+    pub model_limits: Vec<KeyModelLimit>,
     /// The Unix time at which the key was last used, in milliseconds, exact to a minute over a restart; null for never.
     pub last_used_at_ms: Option<i64>,
 }

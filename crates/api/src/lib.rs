@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use audit::{AuditActor, AuditEntry};
-pub use key::{CreatedKey, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
+pub use key::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
     ArtifactView, FamilyGoodput, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration,
     ModelState, ModelView, PredictedGoodputView, ProfilingView, Promotion, ReplicaView,

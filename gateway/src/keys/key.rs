@@ -57,8 +57,9 @@ impl ModelScope {
 pub(super) struct KeyLimits {
     /// The key's tenant: its requests share a model with those of other keys.
     tenant: TenantKey,
-    rate: Option<DefaultDirectRateLimiter>,
-    in_flight: Option<Arc<Semaphore>>,
+    own: Limit,
+    /// The limits for the models of a pattern.
+    of_models: Vec<(WildMatch, Limit)>,
     /// The Unix time of the last use in milliseconds; 0 for never.
     pub(super) last_used_ms: AtomicI64,
     /// The time of the last use as it is stored.
@@ -67,6 +68,17 @@ pub(super) struct KeyLimits {
     requests: [AtomicU64; RESPONSE_CLASSES.len()],
     /// The total time of the requests, in nanoseconds.
     nanos: AtomicU64,
+}
+
+/// A limit, and how much of it is used.
+#[derive(Debug)]
+struct Limit {
+    /// The pattern of the models that it is for; `None` for all.
+    model: Option<String>,
+    rate_rps: f64,
+    rate: Option<DefaultDirectRateLimiter>,
+    max_in_flight: u32,
+    in_flight: Option<Arc<Semaphore>>,
 }
 
 /// The classes of answers to a key's requests.
@@ -96,7 +108,7 @@ impl KeyCounts {
 pub struct KeyUse {
     limits: Arc<KeyLimits>,
     models: ModelScope,
-    _permit: Option<OwnedSemaphorePermit>,
+    _permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl KeyUse {
@@ -126,23 +138,79 @@ pub enum KeyRefusal {
     #[error("key {0} may not send inference requests")]
     Inference(String),
     /// The key sends more requests per second than it may.
-    #[error("key {id} sends more than {rate_rps} requests/s")]
+    #[error("key {id} sends more than {rate_rps} requests/s{to}", to = to(model.as_deref()))]
     Rate {
         /// The key's identity.
         id: String,
         /// The limit.
         rate_rps: String,
+        /// The pattern of the models that the limit is for; `None` for all.
+        model: Option<String>,
         /// The time after which the next request is allowed.
         retry_after: Duration,
     },
     /// The key has as many requests in flight as it may.
-    #[error("key {id} has {limit} requests in flight, its limit")]
+    #[error("key {id} has {limit} requests in flight{to}, its limit", to = to(model.as_deref()))]
     InFlight {
         /// The key's identity.
         id: String,
         /// The limit.
         limit: u32,
+        /// The pattern of the models that the limit is for; `None` for all.
+        model: Option<String>,
     },
+}
+
+fn to(model: Option<&str>) -> String {
+    let to = |pattern| format!(" to models \"{pattern}\"");
+    model.map(to).unwrap_or_default()
+}
+
+impl Limit {
+    fn new(model: Option<String>, rate_rps: Option<f64>, max_in_flight: Option<u32>) -> Self {
+        let rate = rate_rps.and_then(|rate| {
+            let quota = Quota::with_period(Duration::try_from_secs_f64(1.0 / rate).ok()?)?;
+            let burst = NonZeroU32::new(rate.ceil() as u32).unwrap_or(NonZeroU32::MIN);
+            Some(DefaultDirectRateLimiter::direct(quota.allow_burst(burst)))
+        });
+        let in_flight = max_in_flight.map(|limit| {
+            let permits = usize::try_from(limit).unwrap_or(usize::MAX);
+            Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)))
+        });
+        Self {
+            model,
+            rate_rps: rate_rps.unwrap_or_default(),
+            rate,
+            max_in_flight: max_in_flight.unwrap_or_default(),
+            in_flight,
+        }
+    }
+
+    /// Counts a request of a key as in flight until the permit is dropped.
+    fn enter(&self, id: &str) -> Result<Option<OwnedSemaphorePermit>, KeyRefusal> {
+        let Some(permits) = &self.in_flight else {
+            return Ok(None);
+        };
+        let permit = Arc::clone(permits).try_acquire_owned();
+        permit.map(Some).map_err(|_| KeyRefusal::InFlight {
+            id: id.to_owned(),
+            limit: self.max_in_flight,
+            model: self.model.clone(),
+        })
+    }
+
+    /// Counts a request of a key for the rate.
+    fn check_rate(&self, id: &str) -> Result<(), KeyRefusal> {
+        let Some(rate) = &self.rate else {
+            return Ok(());
+        };
+        rate.check().map_err(|not_until| KeyRefusal::Rate {
+            id: id.to_owned(),
+            rate_rps: self.rate_rps.to_string(),
+            model: self.model.clone(),
+            retry_after: not_until.wait_time_from(DefaultClock::default().now()),
+        })
+    }
 }
 
 impl Key {
@@ -203,31 +271,15 @@ impl Key {
             }
             _ => {}
         }
-        let permit = match &self.limits.in_flight {
-            None => None,
-            Some(permits) => match Arc::clone(permits).try_acquire_owned() {
-                Ok(permit) => Some(permit),
-                Err(_) => {
-                    return Err(KeyRefusal::InFlight {
-                        id: id(),
-                        limit: view.max_in_flight.unwrap_or_default(),
-                    });
-                }
-            },
-        };
-        if let Some(rate) = &self.limits.rate
-            && let Err(not_until) = rate.check()
-        {
-            return Err(KeyRefusal::Rate {
-                id: id(),
-                rate_rps: view.rate_rps.unwrap_or_default().to_string(),
-                retry_after: not_until.wait_time_from(DefaultClock::default().now()),
-            });
-        }
+        let limits = || self.limits.of(model);
+        // Only what may begin counts for the rates.
+        let permits = limits().map(|limit| limit.enter(&view.id));
+        let permits: Vec<_> = permits.collect::<Result<_, _>>()?;
+        limits().try_for_each(|limit| limit.check_rate(&view.id))?;
         Ok(KeyUse {
             limits: Arc::clone(&self.limits),
             models: self.models.clone(),
-            _permit: permit,
+            _permits: permits.into_iter().flatten().collect(),
         })
     }
 }
@@ -243,6 +295,14 @@ impl KeyRefusal {
 }
 
 impl KeyLimits {
+    /// Returns the limits that a request to a model, or to none, is within.
+    fn of(&self, model: Option<&str>) -> impl Iterator<Item = &Limit> {
+        let of_models = self.of_models.iter();
+        let matching =
+            of_models.filter(move |(pattern, _)| model.is_some_and(|m| pattern.matches(m)));
+        std::iter::once(&self.own).chain(matching.map(|(_, limit)| limit))
+    }
+
     /// Counts a request.
     fn count(&self, status: StatusCode, after: Duration) {
         let class = match status {
@@ -265,19 +325,19 @@ impl KeyLimits {
     }
 
     fn new(view: &KeyView, tenant: TenantKey) -> Self {
-        let rate = view.rate_rps.and_then(|rate| {
-            let quota = Quota::with_period(Duration::try_from_secs_f64(1.0 / rate).ok()?)?;
-            let burst = NonZeroU32::new(rate.ceil() as u32).unwrap_or(NonZeroU32::MIN);
-            Some(DefaultDirectRateLimiter::direct(quota.allow_burst(burst)))
+        let of_models = view.model_limits.iter().map(|limit| {
+            let model = limit.model.clone();
+            let pattern = WildMatch::new(&model);
+            (
+                pattern,
+                Limit::new(Some(model), limit.rate_rps, limit.max_in_flight),
+            )
         });
         let used = view.last_used_at_ms.unwrap_or(0);
         Self {
             tenant,
-            rate,
-            in_flight: view.max_in_flight.map(|limit| {
-                let permits = usize::try_from(limit).unwrap_or(usize::MAX);
-                Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)))
-            }),
+            own: Limit::new(None, view.rate_rps, view.max_in_flight),
+            of_models: of_models.collect(),
             last_used_ms: AtomicI64::new(used),
             stored_use_ms: AtomicI64::new(used),
             requests: Default::default(),

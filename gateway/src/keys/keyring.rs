@@ -52,7 +52,7 @@ pub enum KeyError {
     #[error("{field}: {problem}")]
     Invalid {
         /// The field.
-        field: &'static str,
+        field: String,
         /// The violated limit.
         problem: String,
     },
@@ -163,6 +163,7 @@ impl Keyring {
                 expires_at_ms: request.expires_at_ms,
                 rate_rps: request.rate_rps,
                 max_in_flight: request.max_in_flight,
+                model_limits: request.model_limits,
                 last_used_at_ms: None,
             },
             hash: KeyHash::of(&key),
@@ -175,6 +176,7 @@ impl Keyring {
             "expires_at_ms": view.expires_at_ms,
             "rate_rps": view.rate_rps,
             "max_in_flight": view.max_in_flight,
+            "model_limits": view.model_limits,
         }));
         // Two keys of the same identity are refused by the store.
         self.store.acting(act).insert_key(&record).await?;
@@ -317,9 +319,9 @@ impl KeyOwner {
     }
 }
 
-fn invalid(field: &'static str, problem: impl Into<String>) -> KeyError {
+fn invalid(field: impl Into<String>, problem: impl Into<String>) -> KeyError {
     KeyError::Invalid {
-        field,
+        field: field.into(),
         problem: problem.into(),
     }
 }
@@ -340,17 +342,40 @@ fn validate(request: &KeyRequest) -> Result<(), KeyError> {
     {
         return Err(invalid("expires_at_ms", "this time is over"));
     }
-    if request
-        .rate_rps
-        .is_some_and(|rate| !(rate > 0.0 && rate <= MAX_RATE))
-    {
+    validate_limit("", request.rate_rps, request.max_in_flight)?;
+    if request.model_limits.len() > MAX_SCOPES {
         return Err(invalid(
-            "rate_rps",
-            format!("expected a number above 0, at most {MAX_RATE}"),
+            "model_limits",
+            format!("expected at most {MAX_SCOPES}"),
         ));
     }
-    if request.max_in_flight == Some(0) {
-        return Err(invalid("max_in_flight", "expected at least 1"));
+    for (place, limit) in request.model_limits.iter().enumerate() {
+        let field = format!("model_limits[{place}].");
+        let pattern = limit.model.chars().count();
+        if !(1..=MAX_NAME).contains(&pattern) {
+            let problem = format!("expected 1 to {MAX_NAME} characters");
+            return Err(invalid(format!("{field}model"), problem));
+        }
+        validate_limit(&field, limit.rate_rps, limit.max_in_flight)?;
+    }
+    Ok(())
+}
+
+/// Checks a limit whose fields' names begin like this.
+fn validate_limit(
+    field: &str,
+    rate_rps: Option<f64>,
+    max_in_flight: Option<u32>,
+) -> Result<(), KeyError> {
+    if rate_rps.is_some_and(|rate| !(rate > 0.0 && rate <= MAX_RATE)) {
+        let problem = format!("expected a number above 0, at most {MAX_RATE}");
+        return Err(invalid(format!("{field}rate_rps"), problem));
+    }
+    if max_in_flight == Some(0) {
+        return Err(invalid(
+            format!("{field}max_in_flight"),
+            "expected at least 1",
+        ));
     }
     Ok(())
 }

@@ -15,8 +15,8 @@ impl Store {
         let mut transaction = self.begin().await?;
         let view = &key.view;
         sqlx::query(
-            "INSERT INTO keys (id, name, sha256, scopes, created_ms, expires_ms, rate_rps, max_in_flight) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+            "INSERT INTO keys (id, name, sha256, scopes, created_ms, expires_ms, rate_rps, max_in_flight, \
+             model_limits) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)",
         )
         .bind(view.id.clone())
         .bind(view.name.clone())
@@ -26,6 +26,7 @@ impl Store {
         .bind(view.expires_at_ms)
         .bind(view.rate_rps)
         .bind(view.max_in_flight.map(i64::from))
+        .bind((!view.model_limits.is_empty()).then(|| to_json(&view.model_limits)))
         .execute(&mut *transaction)
         .await?;
         transaction.commit().await?;
@@ -86,7 +87,7 @@ impl Store {
     pub async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT id, name, sha256, previous_sha256, previous_until_ms, scopes, created_ms, expires_ms, rate_rps, \
-             max_in_flight, last_used_ms FROM keys",
+             max_in_flight, model_limits, last_used_ms FROM keys",
         )
         .fetch_all(&self.pool)
         .await?;
@@ -118,6 +119,10 @@ fn read(row: &AnyRow) -> Result<KeyRecord, StoreError> {
             rate_rps: row.try_get("rate_rps")?,
             max_in_flight: max_in_flight
                 .map_err(|e| StoreError::unreadable("keys", "max_in_flight")(e.into()))?,
+            model_limits: match row.try_get::<Option<String>, _>("model_limits")? {
+                Some(_) => json(row, "keys", "model_limits")?,
+                None => Vec::new(),
+            },
             last_used_at_ms: row.try_get("last_used_ms")?,
         },
         hash: hash("sha256", &row.try_get::<String, _>("sha256")?)?,

@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 13] = migrations![
+const FILES: [(&str, &str, &str); 14] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -29,6 +29,7 @@ const FILES: [(&str, &str, &str); 13] = migrations![
     "0011" "audit",
     "0012" "operators",
     "0013" "variants",
+    "0014" "key_limits",
 ];
 
 /// Brings a database to this version's tables.

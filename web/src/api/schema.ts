@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 c58d6ca8af1cfba9217879428ab95e941c6fdb2df0eab087437214def610bfac) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 620595cf86b21882f90688f3d4ecb0e31b41807d23f746bdda8f0412efe56fb3) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -560,6 +560,24 @@ export interface components {
             /** @description The operators of the program, as JSON; none if they cannot be found. */
             operators?: string | null;
         };
+        /** @description A limit of a key for the models of a pattern. */
+        KeyModelLimit: {
+            /**
+             * Format: int32
+             * @description The most inference requests to them at the same time; no limit if absent.
+             */
+            max_in_flight?: number | null;
+            /**
+             * @description The pattern of the models' names (`*` and `?` match). The limit is for the sum of their requests.
+             * @example resnet*
+             */
+            model: string;
+            /**
+             * Format: double
+             * @description The most inference requests per second to them; no limit if absent.
+             */
+            rate_rps?: number | null;
+        };
         /** @description Makes a key. */
         KeyRequest: {
             /**
@@ -572,6 +590,8 @@ export interface components {
              * @description The most inference requests at the same time; no limit if absent.
              */
             max_in_flight?: number | null;
+            /** @description The limits for single models, beside those of the key. A request is within all whose pattern its model or family matches. */
+            model_limits?: components["schemas"]["KeyModelLimit"][];
             /**
              * @description The name, for people: 1 to 128 characters.
              * @example checkout service
@@ -623,6 +643,8 @@ export interface components {
              * @description The most inference requests at the same time; null for no limit.
              */
             max_in_flight?: number | null;
+            /** @description The limits for single models. */
+            model_limits?: components["schemas"]["KeyModelLimit"][];
             /** @description The name, for people. */
             name: string;
             /**

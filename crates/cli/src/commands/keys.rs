@@ -1,8 +1,11 @@
 //! `packhorse keys`: makes, lists, rotates and deletes API keys.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::{
+    str::FromStr,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
-use packhorse_api::{CreatedKey, KeyRequest, KeyRotation, KeyView, Scope};
+use packhorse_api::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope};
 
 use super::arguments::parse_duration;
 use crate::{context::Context, output};
@@ -12,6 +15,7 @@ use crate::{context::Context, output};
 Examples:
   packhorse keys create checkout --scope 'infer:minilm*' --rate-rps 100 > checkout.key
   packhorse keys create dashboard --scope read --expires-in 30d
+  packhorse keys create batch --scope 'infer:*' --model-limit 'bert*=20,4' > batch.key
   packhorse keys rotate 1f3a5b7c --overlap 1h
   packhorse keys list")]
 pub(crate) enum KeysCommand {
@@ -55,6 +59,29 @@ pub(crate) struct CreateArgs {
     /// Most inference requests at the same time
     #[arg(long, value_name = "COUNT")]
     max_in_flight: Option<u32>,
+    /// Limit for the models of a pattern, beside those of the key: requests per second, requests at the same time, or both; may be given more
+    /// than once
+    #[arg(long = "model-limit", value_name = "PATTERN=RATE,COUNT", value_parser = parse_model_limit)]
+    model_limits: Vec<KeyModelLimit>,
+}
+
+/// Parses a limit such as `resnet*=100,32`, of which either number may be missing.
+fn parse_model_limit(text: &str) -> Result<KeyModelLimit, String> {
+    const EXPECTED: &str = "expected PATTERN=RATE,COUNT, PATTERN=RATE or PATTERN=,COUNT";
+    let (model, limits) = text.split_once('=').ok_or(EXPECTED)?;
+    let (rate, count) = limits.split_once(',').unwrap_or((limits, ""));
+    let limit = KeyModelLimit {
+        model: model.to_owned(),
+        rate_rps: given(rate).map_err(|_| EXPECTED)?,
+        max_in_flight: given(count).map_err(|_| EXPECTED)?,
+    };
+    let limits = limit.rate_rps.is_some() || limit.max_in_flight.is_some();
+    limits.then_some(limit).ok_or_else(|| EXPECTED.to_owned())
+}
+
+/// Parses a number that may be missing.
+fn given<T: FromStr>(text: &str) -> Result<Option<T>, T::Err> {
+    (!text.is_empty()).then(|| text.parse()).transpose()
 }
 
 #[derive(clap::Args)]
@@ -126,6 +153,7 @@ impl CreateArgs {
             expires_at_ms: expires,
             rate_rps: self.rate_rps,
             max_in_flight: self.max_in_flight,
+            model_limits: self.model_limits,
         }
     }
 }
@@ -138,6 +166,22 @@ fn print_created(context: &Context, created: &CreatedKey) -> anyhow::Result<()> 
     Ok(output::print_line(&created.key)?)
 }
 
+/// Returns limits for single models as they are given.
+fn model_limits(limits: &[KeyModelLimit]) -> String {
+    let text = limits.iter().map(|limit| {
+        let rate = limit
+            .rate_rps
+            .map(output::format_number)
+            .unwrap_or_default();
+        let count = limit
+            .max_in_flight
+            .map(|count| format!(",{count}"))
+            .unwrap_or_default();
+        format!("{}={rate}{count}", limit.model)
+    });
+    text.collect::<Vec<_>>().join(" ")
+}
+
 fn print_list(keys: &[KeyView]) -> anyhow::Result<()> {
     let header = [
         "ID",
@@ -145,6 +189,7 @@ fn print_list(keys: &[KeyView]) -> anyhow::Result<()> {
         "SCOPES",
         "RATE/S",
         "IN FLIGHT",
+        "MODEL LIMITS",
         "EXPIRES",
         "LAST USED",
     ];
@@ -162,6 +207,7 @@ fn print_list(keys: &[KeyView]) -> anyhow::Result<()> {
             scopes.join(", "),
             limit(key.rate_rps.map(output::format_number)),
             limit(key.max_in_flight.map(|limit| limit.to_string())),
+            model_limits(&key.model_limits),
             time(key.expires_at_ms),
             time(key.last_used_at_ms),
         ]);

@@ -7,7 +7,7 @@ use crate::gateway::Gateway;
 fn view() -> Value {
     json!({
         "id": "1f3a5b7c", "name": "checkout", "scopes": ["infer:minilm*", "read"], "created_at_ms": 0, "expires_at_ms": null,
-        "rate_rps": 100.0, "max_in_flight": null, "last_used_at_ms": 1_700_000_000_000_i64,
+        "rate_rps": 100.0, "max_in_flight": null, "model_limits": [], "last_used_at_ms": 1_700_000_000_000_i64,
     })
 }
 

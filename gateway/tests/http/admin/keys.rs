@@ -148,6 +148,35 @@ async fn a_key_is_limited_in_rate_and_in_requests_at_the_same_time() {
 }
 
 #[tokio::test]
+async fn a_key_has_limits_for_single_models_which_a_restart_keeps() {
+    let flags = ["--inference-keys", "required"];
+    let gateway = Gateway::with_flags(&flags).await;
+    let limits = json!([
+        {"model": "res*", "rate_rps": 0.001},
+        {"model": "bert", "max_in_flight": 2},
+    ]);
+    let made = json!({"name": "k", "scopes": ["infer:*"], "model_limits": limits});
+    let made = create(&gateway, made).await;
+    let gateway = gateway.restarted().await;
+    let id = made["id"].as_str().unwrap();
+    let view = gateway.get(&format!("/v1/keys/{id}")).await.ok(200);
+    assert_eq!(view["model_limits"], limits);
+    // There are no models: whom the limit lets pass gets a 404.
+    let secret = Some(key(&made));
+    infer(&gateway, "resnet50", secret).await.error(404);
+    let refused = infer(&gateway, "resnext", secret).await;
+    let text = refused.error(429);
+    assert!(
+        text.contains("0.001 requests/s to models \"res*\""),
+        "{text}"
+    );
+    for _ in 0..3 {
+        infer(&gateway, "bert", secret).await.error(404);
+        infer(&gateway, "gpt2", secret).await.error(404);
+    }
+}
+
+#[tokio::test]
 async fn a_key_with_the_scope_read_reads_and_one_with_admin_does_everything() {
     let gateway = Gateway::start().await;
     let reader = create(&gateway, json!({"name": "r", "scopes": ["read"]})).await;
@@ -245,10 +274,19 @@ async fn wrong_properties_of_a_key_are_refused_by_name() {
         ("rate_rps", json!(-1)),
         ("rate_rps", json!(1e9)),
         ("max_in_flight", json!(0)),
+        ("model_limits[0].model", json!([{"model": ""}])),
+        (
+            "model_limits[1].rate_rps",
+            json!([{"model": "a"}, {"model": "b", "rate_rps": 0}]),
+        ),
+        (
+            "model_limits[0].max_in_flight",
+            json!([{"model": "a", "max_in_flight": 0}]),
+        ),
         ("owner", json!("me")),
     ] {
         let mut body = good.clone();
-        body[field] = value.clone();
+        body[field.split('[').next().unwrap()] = value.clone();
         let refused = gateway.post("/v1/keys", &body).await;
         assert!(
             refused.error(400).contains(field),
