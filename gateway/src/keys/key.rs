@@ -295,12 +295,13 @@ impl KeyRefusal {
 }
 
 impl KeyLimits {
-    /// Returns the limits that a request to a model, or to none, is within.
+    /// Returns the limits that a request to a model, or to none, is within. Those of the model come first: what they refuse takes nothing from the
+    /// rate for all models.
     fn of(&self, model: Option<&str>) -> impl Iterator<Item = &Limit> {
         let of_models = self.of_models.iter();
         let matching =
             of_models.filter(move |(pattern, _)| model.is_some_and(|m| pattern.matches(m)));
-        std::iter::once(&self.own).chain(matching.map(|(_, limit)| limit))
+        matching.map(|(_, limit)| limit).chain([&self.own])
     }
 
     /// Counts a request.

@@ -177,6 +177,22 @@ async fn a_key_has_limits_for_single_models_which_a_restart_keeps() {
 }
 
 #[tokio::test]
+async fn what_a_limit_for_a_model_refuses_takes_nothing_from_the_rate_for_all() {
+    let gateway = Gateway::with_flags(&["--inference-keys", "required"]).await;
+    let limits = json!([{"model": "resnet", "rate_rps": 0.001}]);
+    // Two requests may come at once, and the third after half a second.
+    let made = json!({"name": "k", "scopes": ["infer:*"], "rate_rps": 2, "model_limits": limits});
+    let made = create(&gateway, made).await;
+    let secret = Some(key(&made));
+    infer(&gateway, "resnet", secret).await.error(404);
+    for _ in 0..3 {
+        let refused = infer(&gateway, "resnet", secret).await;
+        assert!(refused.error(429).contains("to models"));
+    }
+    infer(&gateway, "bert", secret).await.error(404);
+}
+
+#[tokio::test]
 async fn a_key_with_the_scope_read_reads_and_one_with_admin_does_everything() {
     let gateway = Gateway::start().await;
     let reader = create(&gateway, json!({"name": "r", "scopes": ["read"]})).await;
