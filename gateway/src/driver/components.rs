@@ -11,7 +11,7 @@ use std::{
 /// The load of the most loaded driver over the mean from which on components move. Below, they stay where they are: a move stops all drivers for a moment.
 const UNEVEN: f64 = 1.5;
 
-/// What a driver must decide for alone: coupled homes, by their numbers.
+/// A set of coupled homes, for which one driver must decide.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Component {
     /// The numbers of the homes.

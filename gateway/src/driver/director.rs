@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use packhorse_cluster::{DeviceId, ModelId, ModelName, ModelSpec, ReplicaId, Time};
+use packhorse_cluster::{DeviceId, ModelId, ModelName, ModelSpec, Time};
 use packhorse_control::ServeChange;
 use packhorse_serving::ModelKey;
 use tokio::sync::watch;
@@ -45,7 +45,7 @@ pub(super) struct Director {
     phase: Phase,
 }
 
-/// What couples models.
+/// A reason why models are coupled.
 #[derive(PartialEq, Eq, Hash)]
 enum Coupling<'a> {
     Device(&'a DeviceId),
@@ -137,7 +137,11 @@ impl Director {
                     drivers[model.home.driver()].serve(now, *target, model);
                 }
             }
-            ServeChange::RemoveReplica(id) => Self::remove_replica(now, drivers, id),
+            ServeChange::RemoveReplica(id) => {
+                for driver in drivers.iter_mut() {
+                    driver.end_replica(now, id);
+                }
+            }
             ServeChange::Split(name, shares) => {
                 let route = Arc::new(VersionRoute::new(shares));
                 self.routes.insert(name, route);
@@ -152,12 +156,6 @@ impl Director {
                     self.phase = Phase::Open;
                 }
             }
-        }
-    }
-
-    fn remove_replica(now: Time, drivers: &mut TakenDrivers<'_>, id: ReplicaId) {
-        for driver in drivers.iter_mut() {
-            driver.end_replica(now, id);
         }
     }
 
@@ -347,6 +345,9 @@ impl Director {
 
     /// Forgets the homes of models that were removed and have no replicas left.
     fn forget_homes(&mut self, drivers: &TakenDrivers<'_>) {
+        if self.homes.len() == self.models.len() {
+            return;
+        }
         let present = self.models.values().map(|model| model.key);
         let linked = drivers.iter().flat_map(|driver| driver.links().places());
         let used: BTreeSet<ModelKey> = present.chain(linked.map(|(model, _)| model)).collect();

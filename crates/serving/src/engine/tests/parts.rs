@@ -9,7 +9,7 @@ const MODELS: u32 = 6;
 const DEVICES: u32 = 6;
 const ENGINES: usize = 3;
 
-/// What a driver was told to do for a replica or a request. Batches have other numbers in other engines, and are told by their requests.
+/// An action as both must tell it. Batches have other numbers in other engines, and are told by their requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Told {
     Dispatch(ReplicaKey, Vec<RequestKey>),
