@@ -1,48 +1,68 @@
 //! The metrics of the serving engines.
 
+use std::{
+    fmt::Error,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
 use prometheus_client::{
-    metrics::{counter::Counter, family::Family, gauge::Gauge},
-    registry::Registry,
+    collector::Collector, encoding::DescriptorEncoder, metrics::MetricType, registry::Registry,
 };
 
 /// The metrics of the serving engines.
-#[derive(Debug)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct EngineMetrics {
-    replicas: Family<[(&'static str, String); 1], Gauge>,
-    moved_models: Counter,
+    /// The replicas that each engine decides for, by its number.
+    replicas: Arc<Mutex<Vec<usize>>>,
+    moved_models: Arc<AtomicU64>,
 }
 
 impl EngineMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            replicas: Family::default(),
-            moved_models: Counter::default(),
-        };
-        registry.register(
-            "packhorse_engine_replicas",
-            "Replicas that each serving engine decides for.",
-            metrics.replicas.clone(),
-        );
-        registry.register(
-            "packhorse_engine_moved_models",
-            "Models that went from one serving engine to another.",
-            metrics.moved_models.clone(),
-        );
+        let metrics = Self::default();
+        registry.register_collector(Box::new(metrics.clone()));
         metrics
     }
 
     /// Sets the numbers of replicas, by the engines' numbers.
     pub(super) fn set_replicas(&self, replicas: impl Iterator<Item = usize>) {
-        for (engine, replicas) in replicas.enumerate() {
-            let gauge = self
-                .replicas
-                .get_or_create(&[("engine", engine.to_string())]);
-            gauge.set(i64::try_from(replicas).unwrap_or(i64::MAX));
-        }
+        *self.lock_replicas() = replicas.collect();
     }
 
     /// Counts models that went to another engine.
     pub(super) fn count_moved(&self, models: usize) {
-        self.moved_models.inc_by(models as u64);
+        self.moved_models
+            .fetch_add(models as u64, Ordering::Relaxed);
+    }
+
+    fn lock_replicas(&self) -> MutexGuard<'_, Vec<usize>> {
+        self.replicas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Collector for EngineMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut metric = encoder.encode_descriptor(
+            "packhorse_engine_replicas",
+            "Replicas that each serving engine decides for.",
+            None,
+            MetricType::Gauge,
+        )?;
+        for (engine, replicas) in self.lock_replicas().iter().enumerate() {
+            metric
+                .encode_family(&[("engine", engine)])?
+                .encode_gauge(&(*replicas as u64))?;
+        }
+        let mut metric = encoder.encode_descriptor(
+            "packhorse_engine_moved_models_total",
+            "Models that went from one serving engine to another.",
+            None,
+            MetricType::Counter,
+        )?;
+        // Written like a gauge: the encoder would add `_total` to a counter's name again.
+        metric.encode_gauge(&self.moved_models.load(Ordering::Relaxed))
     }
 }
