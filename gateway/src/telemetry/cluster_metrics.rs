@@ -8,11 +8,9 @@ use std::{
 
 use packhorse_cluster::{DeviceKind, NodeState};
 use packhorse_control::Problem;
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet},
-    metrics::MetricType,
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
+
+use super::samples::{encode_samples, encode_value};
 
 /// The state of the cluster.
 #[derive(Clone, Debug, Default)]
@@ -50,7 +48,7 @@ impl ClusterMetrics {
 impl Collector for ClusterMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let count = |counted: Option<&usize>| counted.copied().unwrap_or_default();
+        let count = |counted: Option<&usize>| counted.copied().unwrap_or_default() as u64;
         let findings = Problem::ALL.iter().map(|problem| {
             let label = [("problem", problem.name())];
             (label, count(state.findings.get(problem)))
@@ -59,54 +57,47 @@ impl Collector for ClusterMetrics {
             let label = [("state", *name)];
             (label, count(state.nodes.get(of)))
         });
-        gauges(
+        encode_samples(
             &mut encoder,
             "packhorse_findings",
             "What is wrong in the cluster now: the number of findings of each kind.",
+            MetricType::Gauge,
             findings,
         )?;
-        gauges(&mut encoder, "packhorse_nodes", "Nodes by state.", nodes)?;
-        gauges(
+        encode_samples(
+            &mut encoder,
+            "packhorse_nodes",
+            "Nodes by state.",
+            MetricType::Gauge,
+            nodes,
+        )?;
+        encode_samples(
             &mut encoder,
             "packhorse_devices_have",
             "Devices that take replicas, by kind.",
+            MetricType::Gauge,
             by_kind(&state.devices),
         )?;
-        gauges(
+        encode_samples(
             &mut encoder,
             "packhorse_devices_needed",
             "Devices of the smallest cluster for the rates that are forecast for the time at which a new node serves, by kind: the largest number of the last 15 minutes that two searches in a row found.",
+            MetricType::Gauge,
             by_kind(&state.devices_needed),
         )?;
-        let mut metric = encoder.encode_descriptor(
+        encode_value(
+            &mut encoder,
             "packhorse_plan_generation",
             "Generation of the current plan, 0 before the first.",
-            None,
             MetricType::Gauge,
-        )?;
-        metric.encode_gauge(&state.generation.unwrap_or_default())
+            &state.generation.unwrap_or_default(),
+        )
     }
 }
 
 fn by_kind(
     devices: &BTreeMap<DeviceKind, usize>,
-) -> impl Iterator<Item = ([(&'static str, &str); 1], usize)> {
+) -> impl Iterator<Item = ([(&'static str, &str); 1], u64)> {
     let devices = devices.iter();
-    devices.map(|(kind, count)| ([("kind", kind.as_str())], *count))
-}
-
-/// Writes a metric with a sample for each label.
-fn gauges<L: EncodeLabelSet>(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    samples: impl Iterator<Item = (L, usize)>,
-) -> Result<(), Error> {
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (labels, count) in samples {
-        metric
-            .encode_family(&labels)?
-            .encode_gauge(&(count as u64))?;
-    }
-    Ok(())
+    devices.map(|(kind, count)| ([("kind", kind.as_str())], *count as u64))
 }

@@ -4,13 +4,15 @@ use std::{
     fmt::Error,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
 
 use prometheus_client::{
     collector::Collector, encoding::DescriptorEncoder, metrics::MetricType, registry::Registry,
 };
+
+use super::samples::{encode_samples, encode_value};
 
 /// The metrics of the serving engines.
 #[derive(Debug, Clone, Default)]
@@ -34,8 +36,7 @@ impl EngineMetrics {
 
     /// Counts models that went to another engine.
     pub(super) fn count_moved(&self, models: usize) {
-        self.moved_models
-            .fetch_add(models as u64, Ordering::Relaxed);
+        self.moved_models.fetch_add(models as u64, Relaxed);
     }
 
     fn lock_replicas(&self) -> MutexGuard<'_, Vec<usize>> {
@@ -45,24 +46,21 @@ impl EngineMetrics {
 
 impl Collector for EngineMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let mut metric = encoder.encode_descriptor(
+        let replicas = self.lock_replicas();
+        let by_engine = replicas.iter().enumerate();
+        encode_samples(
+            &mut encoder,
             "packhorse_engine_replicas",
             "Replicas that each serving engine decides for.",
-            None,
             MetricType::Gauge,
+            by_engine.map(|(engine, replicas)| ([("engine", engine)], *replicas as u64)),
         )?;
-        for (engine, replicas) in self.lock_replicas().iter().enumerate() {
-            metric
-                .encode_family(&[("engine", engine)])?
-                .encode_gauge(&(*replicas as u64))?;
-        }
-        let mut metric = encoder.encode_descriptor(
+        encode_value(
+            &mut encoder,
             "packhorse_engine_moved_models_total",
             "Models that went from one serving engine to another.",
-            None,
             MetricType::Counter,
-        )?;
-        // Written like a gauge: the encoder would add `_total` to a counter's name again.
-        metric.encode_gauge(&self.moved_models.load(Ordering::Relaxed))
+            &self.moved_models.load(Relaxed),
+        )
     }
 }

@@ -10,6 +10,8 @@ use packhorse_api::agent::GpuStatus;
 use packhorse_cluster::NodeName;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
+use super::samples::encode_samples;
+
 /// The last readings of the agents, by node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GpuMetrics(Arc<RwLock<BTreeMap<NodeName, Vec<GpuStatus>>>>);
@@ -139,14 +141,10 @@ impl Collector for GpuMetrics {
             .map(|gpu| (gpu.device.as_str(), gpu))
             .collect();
         for (name, help, kind, reading) in METRICS {
-            let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
-            for (uuid, gpu) in &gpus {
-                if let Some(value) = reading(gpu) {
-                    let labels = [("gpu_uuid", *uuid)];
-                    // Written as a gauge, whatever its type: the encoder gives counters another name.
-                    metric.encode_family(&labels)?.encode_gauge(&value)?;
-                }
-            }
+            let readings = gpus
+                .iter()
+                .filter_map(|(uuid, gpu)| Some(([("gpu_uuid", *uuid)], reading(gpu)?)));
+            encode_samples(&mut encoder, name, help, kind, readings)?;
         }
         Ok(())
     }

@@ -6,12 +6,9 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, MetricEncoder},
-    metrics::MetricType,
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
+use super::samples::encode_samples;
 use crate::keys::{KeyCounts, Keyring, RESPONSE_CLASSES};
 
 /// The number of keys with series of their own: the first that are used. The others share the series `other`.
@@ -59,38 +56,31 @@ impl KeyMetrics {
 impl Collector for KeyMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let counts = self.counts();
-        let mut metric = encoder.encode_descriptor(
+        let requests = counts.iter().flat_map(|(key, counts)| {
+            let codes = RESPONSE_CLASSES.iter().zip(counts.requests);
+            codes.map(|(code, requests)| {
+                let [id, name] = labels(key);
+                ([id, name, ("code", *code)], requests)
+            })
+        });
+        encode_samples(
+            &mut encoder,
             "packhorse_key_requests_total",
             "Inference requests by API key and class of status; the keys after the first 256 that are used count as `other`.",
-            None,
             MetricType::Counter,
+            requests,
         )?;
-        for (key, counts) in &counts {
-            for (code, requests) in RESPONSE_CLASSES.iter().zip(counts.requests) {
-                sample(&mut metric, key, Some(code), &requests)?;
-            }
-        }
-        let mut metric = encoder.encode_descriptor(
+        let times = counts.iter();
+        encode_samples(
+            &mut encoder,
             "packhorse_key_request_seconds_total",
             "Total time of inference requests until the head of their answer by API key, in seconds.",
-            None,
             MetricType::Counter,
-        )?;
-        for (key, counts) in &counts {
-            sample(&mut metric, key, None, &(counts.nanos as f64 / 1e9))?;
-        }
-        Ok(())
+            times.map(|(key, counts)| (labels(key), counts.nanos as f64 / 1e9)),
+        )
     }
 }
 
-/// Writes a sample, like a gauge: the encoder would add `_total` to a counter's name again.
-fn sample(
-    metric: &mut MetricEncoder<'_>,
-    (key, name): &(String, String),
-    code: Option<&str>,
-    value: &impl prometheus_client::encoding::EncodeGaugeValue,
-) -> Result<(), Error> {
-    let mut labels = vec![("key", key.as_str()), ("name", name.as_str())];
-    labels.extend(code.map(|code| ("code", code)));
-    metric.encode_family(&labels)?.encode_gauge(value)
+fn labels((key, name): &(String, String)) -> [(&'static str, &str); 2] {
+    [("key", key), ("name", name)]
 }

@@ -2,12 +2,9 @@
 
 use std::fmt::Error;
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric},
-    metrics::{MetricType, gauge::ConstGauge},
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
+use super::samples::encode_value;
 use crate::memory::MemoryBudget;
 
 impl Collector for MemoryBudget {
@@ -24,9 +21,7 @@ impl Collector for MemoryBudget {
                 self.limit(),
             ),
         ] {
-            let bytes = ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
-            let gauge = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            bytes.encode(gauge)?;
+            encode_value(&mut encoder, name, help, MetricType::Gauge, &bytes)?;
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ mod prediction_metrics;
 mod request_end;
 mod request_log;
 mod request_views;
+mod samples;
 mod sliding_window;
 mod stage_histogram;
 mod tls_metrics;

@@ -1,18 +1,15 @@
 //! The metrics of all models that have had a request, in Prometheus' text format.
 
 use std::fmt::Error;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, MetricEncoder},
-    metrics::MetricType,
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
 use super::{
     count_and_time::CountAndTime,
     model::{FAILURE_REASONS, MISS_CAUSES, ModelTelemetry, Stage},
     models::Models,
+    samples::encode_samples,
 };
 
 type Labels = Vec<(&'static str, String)>;
@@ -27,16 +24,6 @@ fn labels(model: &ModelTelemetry) -> Labels {
 fn with_label(mut labels: Labels, name: &'static str, value: &str) -> Labels {
     labels.push((name, value.to_owned()));
     labels
-}
-
-/// Writes one sample. The encoder's counters append `_total` to their name; Triton's names have none and are kept verbatim, so
-/// counters are written like gauges, under their own type.
-fn encode_sample(
-    encoder: &mut MetricEncoder<'_>,
-    labels: &Labels,
-    value: u64,
-) -> Result<(), Error> {
-    encoder.encode_family(labels)?.encode_gauge(&value)
 }
 
 fn micros(time: &CountAndTime) -> u64 {
@@ -103,65 +90,57 @@ impl Collector for Models {
         // Thousands of models that nobody uses would otherwise make megabytes of zeros.
         models.retain(|model| !model.is_idle());
         for (name, help, reading) in COUNTERS {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for model in &models {
-                encode_sample(&mut metric, &labels(model), reading(model))?;
-            }
+            let counts = models.iter().map(|model| (labels(model), reading(model)));
+            encode_samples(&mut encoder, name, help, MetricType::Counter, counts)?;
         }
-        let mut metric = encoder.encode_descriptor(
+        let accurate = models.iter().filter_map(|model| {
+            let family = &model.variant()?.family;
+            let labels = with_label(labels(model), "family", family.as_str());
+            Some((labels, model.accurate()))
+        });
+        encode_samples(
+            &mut encoder,
             "packhorse_accurate_answers_total",
             "Answers of the variants of families within the SLO, each counted by the accuracy of its variant, from 0 to 1.",
-            None,
             MetricType::Counter,
+            accurate,
         )?;
-        for model in &models {
-            if let Some(variant) = model.variant() {
-                let labels = with_label(labels(model), "family", variant.family.as_str());
-                metric
-                    .encode_family(&labels)?
-                    .encode_gauge(&model.accurate())?;
-            }
-        }
-        let mut metric = encoder.encode_descriptor(
+        let failures = models.iter().flat_map(|model| {
+            let by_reason = FAILURE_REASONS.iter().zip(&model.failures);
+            by_reason.map(|(reason, failures)| {
+                let labels = with_label(labels(model), "reason", reason);
+                (labels, failures.count())
+            })
+        });
+        encode_samples(
+            &mut encoder,
             "nv_inference_request_failure",
             "Requests that were not answered.",
-            None,
             MetricType::Counter,
+            failures,
         )?;
-        for model in &models {
-            for (reason, failures) in FAILURE_REASONS.iter().zip(&model.failures) {
-                encode_sample(
-                    &mut metric,
-                    &with_label(labels(model), "reason", reason),
-                    failures.count(),
-                )?;
-            }
-        }
-        let mut metric = encoder.encode_descriptor(
+        let missed = models.iter().flat_map(|model| {
+            let by_cause = MISS_CAUSES.iter().zip(&model.slo_missed);
+            by_cause.map(|(cause, count)| {
+                let labels = with_label(labels(model), "cause", cause);
+                (labels, count.load(Relaxed))
+            })
+        });
+        encode_samples(
+            &mut encoder,
             "packhorse_slo_missed_total",
             "Requests that were not answered within their model's SLO.",
-            None,
             MetricType::Counter,
+            missed,
         )?;
-        for model in &models {
-            for (cause, count) in MISS_CAUSES.iter().zip(&model.slo_missed) {
-                let count: &AtomicU64 = count;
-                encode_sample(
-                    &mut metric,
-                    &with_label(labels(model), "cause", cause),
-                    count.load(Relaxed),
-                )?;
-            }
-        }
-        let mut metric = encoder.encode_descriptor(
+        let pending = models.iter();
+        encode_samples(
+            &mut encoder,
             "nv_inference_pending_request_count",
             "Requests in the queue.",
-            None,
             MetricType::Gauge,
+            pending.map(|model| (labels(model), model.pending.load(Relaxed))),
         )?;
-        for model in &models {
-            encode_sample(&mut metric, &labels(model), model.pending.load(Relaxed))?;
-        }
         let mut metric = encoder.encode_descriptor(
             "packhorse_stage_duration_seconds",
             "Time of each stage in seconds; receive, inbox, batch and queue are observed per request, the others per batch.",

@@ -9,6 +9,8 @@ use packhorse_cluster::ModelId;
 use packhorse_control::PredictedGoodput;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
+use super::samples::{encode_samples, encode_value};
+
 /// The goodput of the last sample, predicted and observed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Predictions {
@@ -57,25 +59,23 @@ impl Collector for PredictionMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let predictions = self.0.read().unwrap_or_else(PoisonError::into_inner);
         for (name, help, read) in METRICS {
-            let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            for model in &predictions.models {
-                if let Some(value) = read(model) {
-                    let labels = [
-                        ("model", model.0.name.to_string()),
-                        ("version", model.0.version.to_string()),
-                    ];
-                    metric.encode_family(&labels)?.encode_gauge(&value)?;
-                }
-            }
+            let values = predictions.models.iter().filter_map(|model| {
+                let labels = [
+                    ("model", model.0.name.to_string()),
+                    ("version", model.0.version.to_string()),
+                ];
+                Some((labels, read(model)?))
+            });
+            encode_samples(&mut encoder, name, help, MetricType::Gauge, values)?;
         }
         if let Some(bias) = predictions.total_bias {
-            let mut metric = encoder.encode_descriptor(
+            encode_value(
+                &mut encoder,
                 "packhorse_total_goodput_bias_ratio",
                 "Observed goodput of the last hour over the predicted one, minus 1, over all models.",
-                None,
                 MetricType::Gauge,
+                &bias,
             )?;
-            metric.encode_gauge(&bias)?;
         }
         Ok(())
     }

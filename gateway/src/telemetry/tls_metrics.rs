@@ -5,12 +5,9 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, EncodeMetric as _},
-    metrics::{MetricType, gauge::ConstGauge},
-};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
+use super::samples::encode_samples;
 use crate::serve::Certificate;
 
 /// The listeners' certificates. Clones share them.
@@ -32,13 +29,9 @@ impl TlsMetrics {
         help: &str,
         value: impl Fn(&Certificate) -> i64,
     ) -> Result<(), Error> {
-        let certificates = self.certificates.get().map(Vec::as_slice);
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for certificate in certificates.unwrap_or_default() {
-            let labels = [("listener", certificate.listener)];
-            ConstGauge::new(value(certificate)).encode(family.encode_family(&labels)?)?;
-        }
-        Ok(())
+        let certificates = self.certificates.get().into_iter().flatten();
+        let values = certificates.map(|of| ([("listener", of.listener)], value(of)));
+        encode_samples(encoder, name, help, MetricType::Gauge, values)
     }
 }
 

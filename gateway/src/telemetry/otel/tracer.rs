@@ -13,7 +13,11 @@ use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metri
 use tokio::sync::mpsc;
 
 use super::{context::TraceContext, identity::RequestIdentity, sample_ratio::SampleRatio};
-use crate::telemetry::{request_end::end_of, request_log::RequestRecord};
+use crate::telemetry::{
+    request_end::end_of,
+    request_log::RequestRecord,
+    samples::{encode_samples, encode_value},
+};
 
 /// The number of requests that wait for the exporter; further ones are dropped.
 const QUEUE: usize = 4096;
@@ -96,27 +100,21 @@ impl Collector for Tracer {
             failed,
             overflowed,
         } = &*self.counts;
-        // Counters are written like gauges, under their own type: the encoder would add `_total` again.
-        let mut metric = encoder.encode_descriptor(
+        encode_value(
+            &mut encoder,
             "packhorse_traces_exported_total",
             "Traces of requests that the receiver has taken.",
-            None,
             MetricType::Counter,
+            &exported.load(Relaxed),
         )?;
-        metric.encode_gauge(&exported.load(Relaxed))?;
-        let mut metric = encoder.encode_descriptor(
+        let dropped = [("queue", overflowed), ("receiver", failed)];
+        encode_samples(
+            &mut encoder,
             "packhorse_traces_dropped_total",
             "Traces of requests that were chosen but not exported: the queue was full, or the receiver did not take them.",
-            None,
             MetricType::Counter,
-        )?;
-        for (cause, count) in [("queue", overflowed), ("receiver", failed)] {
-            let labels = [("cause", cause)];
-            metric
-                .encode_family(&labels)?
-                .encode_gauge(&count.load(Relaxed))?;
-        }
-        Ok(())
+            dropped.map(|(cause, count)| ([("cause", cause)], count.load(Relaxed))),
+        )
     }
 }
 

@@ -1,6 +1,9 @@
 //! Statistics, metrics and goodput.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use packhorse_api::ServerTiming;
 use packhorse_wire::FailureKind;
@@ -212,4 +215,37 @@ async fn the_driver_goes_on_while_the_threads_of_http_are_busy() {
         assert!(begin.elapsed() < PATIENCE, "the driver stands still");
         std::thread::yield_now();
     }
+}
+
+#[tokio::test]
+async fn every_sample_has_help_and_a_type_under_its_own_name() {
+    let gateway = InferenceGateway::with_computing_double().await;
+    assert_eq!(gateway.double(1, 1.0).await.status, 200);
+    let page = gateway.metrics();
+    let described = |line: &str| {
+        let described = line.split(' ').next().map(ToOwned::to_owned);
+        described.expect("a line has a first word")
+    };
+    let help: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP "))
+        .map(described)
+        .collect();
+    let types: BTreeMap<String, &str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .filter_map(|line| Some((described(line), line.split(' ').nth(1)?)))
+        .collect();
+    assert_eq!(help, types.keys().cloned().collect(), "{page}");
+    let mut samples = 0;
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let of_histogram = ["_bucket", "_sum", "_count"]
+            .iter()
+            .filter_map(|part| name.strip_suffix(part))
+            .any(|histogram| types.get(histogram) == Some(&"histogram"));
+        assert!(of_histogram || types.contains_key(name), "{line}");
+        samples += 1;
+    }
+    assert!(samples > 50, "{page}");
 }
