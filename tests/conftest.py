@@ -44,10 +44,14 @@ class Served:
         wait_until(lambda: request(self.address, "GET", "/v2/health/ready").status == 200, "the gateway to be ready")
 
     def add_version(self) -> None:
-        """Serves version 2 of "sum-and-difference" beside version 1, which is served for another ten minutes."""
+        """Serves version 2 of "sum-and-difference" beside version 1, which is served for another ten minutes.
+
+        A version that is ready gets a tenth of the requests at first; this returns when it gets all of them.
+        """
         model = models.sum_and_difference(self.folder / "models", version=2)
         self.admin.register(model.registration, model.file)
         self.wait_until_ready(model)
+        wait_until(lambda: self.admin.get(f"/v1/models/{model.name}?version=2")["share_pct"] == 100, "version 2 to get all requests")
 
     def wait_until_ready(self, model: models.Model) -> None:
         version = model.registration.get("version", 1)
