@@ -42,12 +42,15 @@ export class Cluster {
     return this.#startGateway(["127.0.0.1:0", `127.0.0.1:${process.env.ADMIN_PORT ?? 0}`]);
   }
 
-  /** Stops the gateway and starts it again at the same addresses. */
-  async restartGateway() {
+  async stopGateway() {
     this.gateway.expected = true;
     const ended = new Promise((resolve) => this.gateway.once("exit", resolve));
     this.gateway.kill("SIGTERM");
     await ended;
+  }
+
+  /** Starts the gateway again at the addresses that it had. */
+  async startGatewayAgain() {
     await this.#startGateway([this.inference, this.admin].map((url) => url.replace("http://", "")));
   }
 
