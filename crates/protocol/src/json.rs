@@ -56,8 +56,8 @@ impl<'a> Cursor<'a> {
         found
     }
 
-    /// Consumes numbers that are short and followed by a comma, with the commas, at most `limit` of them. Appends their values to `values`,
-    /// and returns how many there were. It ends at the first number of which `value` makes nothing.
+    /// Consumes numbers that are short, with the commas after them, at most `limit` of them. Appends their values by `append`, and returns
+    /// how many there were. It ends at the first number of which `value` makes nothing.
     #[inline]
     pub(crate) fn short_numbers<T>(
         &mut self,
@@ -71,8 +71,7 @@ impl<'a> Cursor<'a> {
         let mut at = self.at;
         let mut count = 0;
         while count < limit
-            && let Some(number) = ShortNumber::scan(&text[at..])
-            && text.get(at + number.len()) == Some(&b',')
+            && let Some(number) = ShortNumber::scan(text, at)
             && let Some(value) = value(&number)
         {
             append(value);

@@ -171,7 +171,7 @@ fn digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
 ///
 /// Source: D. Lemire, Quickly parsing eight digits, 2018.
 #[inline]
-pub(crate) fn eight_digits(digits: u64) -> u64 {
+fn eight_digits(digits: u64) -> u64 {
     let pairs = digits.wrapping_mul(10 * 256 + 1) >> 8 & 0x00ff_00ff_00ff_00ff;
     let quads = pairs.wrapping_mul(100 * 65_536 + 1) >> 16 & 0x0000_ffff_0000_ffff;
     quads.wrapping_mul(10_000 * 4_294_967_296 + 1) >> 32
