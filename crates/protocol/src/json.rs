@@ -62,16 +62,36 @@ impl<'a> Cursor<'a> {
     pub(crate) fn short_numbers<T>(
         &mut self,
         limit: u64,
-        mut value: impl FnMut(&ShortNumber) -> Option<T>,
+        value: impl Fn(&ShortNumber) -> Option<T>,
         mut append: impl FnMut(T),
     ) -> u64 {
         self.peek();
+        let mut count = 0;
+        loop {
+            let before = count;
+            count += self.numbers_by(ShortNumber::scan, limit - count, &value, &mut append);
+            count += self.numbers_by(ShortNumber::scan_long, limit - count, &value, &mut append);
+            if count == before {
+                return count;
+            }
+        }
+    }
+
+    /// Does the same for the numbers that `scan` returns.
+    #[inline]
+    fn numbers_by<T>(
+        &mut self,
+        scan: impl Fn(&[u8], usize) -> Option<ShortNumber>,
+        limit: u64,
+        value: impl Fn(&ShortNumber) -> Option<T>,
+        mut append: impl FnMut(T),
+    ) -> u64 {
         // The position is a variable of this loop alone, so that it is in a register: every number waits for the one before it.
         let text = self.text.as_bytes();
         let mut at = self.at;
         let mut count = 0;
         while count < limit
-            && let Some(number) = ShortNumber::scan(text, at)
+            && let Some(number) = scan(text, at)
             && let Some(value) = value(&number)
         {
             append(value);

@@ -91,7 +91,7 @@ impl Float for f32 {
 impl Float for f64 {
     #[inline]
     fn of_short(number: &ShortNumber) -> Option<Self> {
-        Some(number.f64())
+        number.f64()
     }
 
     #[inline]
