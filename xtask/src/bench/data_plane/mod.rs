@@ -236,11 +236,17 @@ impl Bench<'_> {
             None => self.in_turns(&[sink], Payload::Large, 32)?[0].rate_rps,
         };
         let rate = GENERATOR_LOAD * capacity;
-        let measure = |arrivals| {
-            let seconds = self.options.seconds;
-            self.generator.lateness(sink, rate, arrivals, seconds)
-        };
-        ["uniform", "poisson"].into_iter().map(measure).collect()
+        let seconds = self.options.seconds;
+        let mut measured = Vec::new();
+        for arrivals in ["uniform", "poisson"] {
+            for threads in [1, 2] {
+                let lateness = self
+                    .generator
+                    .lateness(sink, rate, arrivals, threads, seconds)?;
+                measured.push(lateness);
+            }
+        }
+        Ok(measured)
     }
 
     /// Measures servers in turns, and returns the median of each. The first turn warms up.

@@ -80,12 +80,13 @@ impl Results {
             `packhorse bench` against the HTTP server alone, as an open loop at 80 % of what this did at 32 at once, with 602,112 bytes: the delay from the \
             time at which a request is due and one of 64 connections is free until the generator begins to send it. The last column has the wait for a connection, too, which \
             is long where the sink, on the same cores, does not keep up.\n\n\
-            | arrivals | offered, requests/s | answered | p50 ms | p99 ms | max ms | p99 with the wait, ms |\n|---|--:|--:|--:|--:|--:|--:|\n";
+            | arrivals | threads | offered, requests/s | answered | p50 ms | p99 ms | max ms | p99 with the wait, ms |\n|---|--:|--:|--:|--:|--:|--:|--:|\n";
         for row in &self.generator {
             writeln!(
                 page,
-                "| {} | {:.0} | {:.0} | {:.3} | {:.3} | {:.3} | {:.3} |",
+                "| {} | {} | {:.0} | {:.0} | {:.3} | {:.3} | {:.3} | {:.3} |",
                 row.arrivals,
+                row.threads,
                 row.rate_rps,
                 row.throughput_rps,
                 row.p50_ms,

@@ -1,9 +1,11 @@
 //! The load generator: sends one encoded request on kept connections, in an open or a closed loop.
 //!
 //! In an open loop a request is due at a time that was fixed before, and its latency counts from then: neither a slow gateway nor a slow
-//! generator can hide behind requests that are sent later ("coordinated omission": G. Tene, "How NOT to measure latency", 2013). All of
-//! it runs on one thread, with a runtime that looks at its sockets often, because the sending of one large request takes as long
-//! as a thousand other steps of a task.
+//! generator can hide behind requests that are sent later ("coordinated omission": G. Tene, "How NOT to measure latency", 2013).
+//!
+//! Each thread has its part of the load, its own connections and a runtime that looks at its sockets often, because the sending of one
+//! large request takes as long as a thousand other steps of a task. A thread that sends most of the time is late with requests that are
+//! due together; with a second one the wait nearly disappears.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +33,7 @@ use super::{
 /// The number of steps of tasks after which the runtime looks at its sockets.
 const EVENT_INTERVAL: u32 = 4;
 
-/// The niceness of an open loop's thread, where the system allows it: what serves the requests, on the same machine, would delay them.
+/// The niceness of an open loop's threads, where the system allows it: what serves the requests, on the same machine, would delay them.
 const NICENESS: i32 = -10;
 
 /// The time between two looks at the progress.
@@ -60,6 +62,27 @@ pub(super) struct Load {
     pub(super) pace: Pace,
     /// The time for which requests become due.
     pub(super) length: Duration,
+    /// The number of threads, of which no more are started than there are connections.
+    pub(super) threads: usize,
+}
+
+/// One thread's part of a load.
+#[derive(Clone, Copy)]
+struct Part {
+    number: usize,
+    of: usize,
+}
+
+impl Part {
+    /// Returns this part of some things. Together the parts are all.
+    fn share(self, count: usize) -> usize {
+        count / self.of + usize::from(self.number < count % self.of)
+    }
+
+    /// Returns this part of a schedule: the requests are dealt in turns.
+    fn deal<T>(self, schedule: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+        schedule.skip(self.number).step_by(self.of)
+    }
 }
 
 /// The request, the clock and the record of all tasks.
@@ -103,12 +126,58 @@ impl Shared {
     }
 }
 
-/// Sends the load from a thread of its own, and returns the record of it. `progress` is called now and then, with the time since the start.
+/// Sends the load from threads of its own, and returns the record of it. `progress` is called now and then, with the time since the start.
+#[expect(clippy::disallowed_methods, reason = "a benchmark measures latencies")]
 pub(super) async fn run(
     load: Load,
     recorder: Recorder,
-    progress: impl Fn(Duration, &Recorder) + Send + 'static,
+    progress: impl Fn(Duration, &Recorder),
 ) -> anyhow::Result<Recorder> {
+    let shared = Arc::new(Shared {
+        request: load.request.clone(),
+        start: Instant::now(),
+        recorder: Mutex::new(recorder),
+    });
+    let connections = match load.pace {
+        Pace::Open { connections, .. } => connections,
+        Pace::Closed { clients } => clients,
+    };
+    let threads = load.threads.clamp(1, connections.max(1));
+    let parts: Vec<_> = (0..threads)
+        .map(|number| {
+            let part = Part {
+                number,
+                of: threads,
+            };
+            start(part, load.clone(), Arc::clone(&shared))
+        })
+        .collect();
+    let sending = async {
+        for part in parts {
+            part.await.context("the load generator panicked")??;
+        }
+        anyhow::Ok(())
+    };
+    let showing = async {
+        let mut ticks = interval(PROGRESS_INTERVAL);
+        loop {
+            ticks.tick().await;
+            progress(shared.now(), &shared.lock());
+        }
+    };
+    tokio::select! {
+        sent = sending => sent?,
+        () = showing => unreachable!("it never ends"),
+    };
+    let shared = Arc::into_inner(shared).context("a request has not ended")?;
+    Ok(shared
+        .recorder
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Starts the thread of a part, and returns what tells of its end.
+fn start(part: Part, load: Load, shared: Arc<Shared>) -> oneshot::Receiver<anyhow::Result<()>> {
     let (sender, done) = oneshot::channel();
     thread::spawn(move || {
         if matches!(load.pace, Pace::Open { .. }) {
@@ -119,62 +188,41 @@ pub(super) async fn run(
             .enable_all()
             .event_interval(EVENT_INTERVAL)
             .build();
-        let recorder = match runtime {
-            Ok(runtime) => runtime.block_on(send_all(load, recorder, progress)),
+        let sent = match runtime {
+            Ok(runtime) => runtime.block_on(send(part, load, &shared)),
             Err(error) => Err(error.into()),
         };
+        drop(shared);
         // The command may have ended.
-        let _ = sender.send(recorder);
+        let _ = sender.send(sent);
     });
-    done.await.context("the load generator panicked")?
+    done
 }
 
-#[expect(clippy::disallowed_methods, reason = "a benchmark measures latencies")]
-async fn send_all(
-    load: Load,
-    recorder: Recorder,
-    progress: impl Fn(Duration, &Recorder),
-) -> anyhow::Result<Recorder> {
+/// Sends a part of the load.
+async fn send(part: Part, load: Load, shared: &Arc<Shared>) -> anyhow::Result<()> {
     let Load {
         client,
-        request,
         pace,
         length,
+        ..
     } = load;
-    let shared = Arc::new(Shared {
-        request,
-        start: Instant::now(),
-        recorder: Mutex::new(recorder),
-    });
-    let sending = async {
-        match pace {
-            Pace::Open {
-                schedule,
-                connections,
-            } => {
-                let schedule = schedule.take_while(move |due| *due < length);
-                send_open(&client, schedule, connections, &shared).await
-            }
-            Pace::Closed { clients } => send_closed(&client, clients, length, &shared).await,
+    match pace {
+        Pace::Open {
+            schedule,
+            connections,
+        } => {
+            let schedule = schedule.take_while(move |due| *due < length);
+            send_open(
+                &client,
+                part.deal(schedule),
+                part.share(connections),
+                shared,
+            )
+            .await
         }
-    };
-    let showing = async {
-        let mut ticks = interval(PROGRESS_INTERVAL);
-        loop {
-            ticks.tick().await;
-            progress(shared.now(), &shared.lock());
-        }
-    };
-    let sent: anyhow::Result<()> = tokio::select! {
-        sent = sending => sent,
-        () = showing => unreachable!("it never ends"),
-    };
-    sent?;
-    let shared = Arc::into_inner(shared).context("a request has not ended")?;
-    Ok(shared
-        .recorder
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner))
+        Pace::Closed { clients } => send_closed(&client, part.share(clients), length, shared).await,
+    }
 }
 
 /// Sends each request when it is due. If all connections are in use, it waits for one, which counts as latency.
@@ -250,4 +298,24 @@ async fn send_closed(
         ended.context("sending a request")?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_load_are_all_of_it() {
+        for of in 1..6 {
+            for count in 0..20 {
+                let parts = (0..of).map(|number| Part { number, of });
+                let shares: Vec<usize> = parts.clone().map(|part| part.share(count)).collect();
+                assert_eq!(shares.iter().sum::<usize>(), count);
+                assert!(shares.iter().max().unwrap() - shares.iter().min().unwrap() <= 1);
+                let mut dealt: Vec<usize> = parts.flat_map(|part| part.deal(0..count)).collect();
+                dealt.sort_unstable();
+                assert!(dealt.into_iter().eq(0..count));
+            }
+        }
+    }
 }

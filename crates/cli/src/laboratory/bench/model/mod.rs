@@ -72,6 +72,9 @@ pub(super) struct ModelArgs {
     /// Largest number of connections of an open loop; a request that finds none free waits, which counts as latency
     #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "scenario", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     connections: u32,
+    /// Threads that send; one sends a few GB/s or some ten thousand small requests per second
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "scenario", value_parser = clap::value_parser!(u32).range(1..=256))]
+    threads: u32,
     /// Time that is measured, in seconds; that of each step of a search
     #[arg(long, value_name = "S", default_value_t = 10.0, conflicts_with = "scenario", value_parser = parse_seconds)]
     duration: f64,
@@ -320,6 +323,7 @@ impl Bench<'_> {
             request,
             pace,
             length: end,
+            threads: self.args.threads as usize,
         };
         let recorder = generator::run(load_to_send, recorder, progress).await?;
         let cpu = cpu_time().saturating_sub(before);
@@ -342,6 +346,7 @@ impl Bench<'_> {
             arrivals: None,
             seed: None,
             concurrency: None,
+            threads: args.threads,
             warm_up_s: warm_up_s.unwrap_or(args.warm_up),
             duration_s: duration_s.unwrap_or(args.duration),
             body_bytes: 0,

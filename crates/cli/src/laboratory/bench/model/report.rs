@@ -27,6 +27,8 @@ pub(super) struct LoadReport {
     pub(super) seed: Option<u64>,
     /// The clients of a closed loop.
     pub(super) concurrency: Option<u32>,
+    /// The threads that send.
+    pub(super) threads: u32,
     pub(super) warm_up_s: f64,
     pub(super) duration_s: f64,
     /// The bytes of a request's body.
