@@ -7,6 +7,7 @@
 //! The crate is pure, and safe on any bytes: the memory that reading needs is bounded by the length of the input.
 
 mod error;
+mod field_path;
 mod infer;
 mod json;
 mod json_tensor;

@@ -6,7 +6,10 @@ use bytes::Bytes;
 use packhorse_cluster::Program;
 use serde::Serialize;
 
-use crate::{ByteRope, Form, JsonError, MessageError, Tensor, TensorError, json::Cursor};
+use crate::{
+    ByteRope, Form, JsonError, MessageError, Tensor, TensorError, field_path::FieldPath,
+    json::Cursor,
+};
 
 /// The limits of a message. [`Shape`](packhorse_cluster::Shape) has its own, and the HTTP server limits the whole body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,18 +121,23 @@ impl From<JsonError> for TensorError {
 }
 
 /// Returns the error that a field has a problem.
-pub(crate) fn field_error(
-    field: impl Into<String>,
+#[cold]
+pub(crate) fn field_error<'a>(
+    field: impl Into<FieldPath<'a>>,
     problem: &(impl fmt::Display + ?Sized),
 ) -> MessageError {
     MessageError::Field {
-        field: field.into(),
+        field: field.into().to_string(),
         problem: problem.to_string(),
     }
 }
 
 /// Sets a field that an object may have only once.
-pub(crate) fn set_once<T>(slot: &mut Option<T>, field: &str, value: T) -> Result<(), MessageError> {
+pub(crate) fn set_once<'a, T>(
+    slot: &mut Option<T>,
+    field: impl Into<FieldPath<'a>>,
+    value: T,
+) -> Result<(), MessageError> {
     match slot.replace(value) {
         None => Ok(()),
         Some(_) => Err(field_error(field, "given twice")),
@@ -137,12 +145,15 @@ pub(crate) fn set_once<T>(slot: &mut Option<T>, field: &str, value: T) -> Result
 }
 
 /// Reads a string of at most `limit` bytes.
-pub(crate) fn read_text(
+pub(crate) fn read_text<'a>(
     cursor: &mut Cursor<'_>,
-    field: &str,
+    field: impl Into<FieldPath<'a>>,
     limit: usize,
 ) -> Result<String, MessageError> {
-    let text = cursor.string().map_err(|e| field_error(field, &e))?;
+    let text = match cursor.string() {
+        Ok(text) => text,
+        Err(problem) => return Err(field_error(field, &problem)),
+    };
     if text.len() > limit {
         return Err(field_error(
             field,
@@ -152,12 +163,12 @@ pub(crate) fn read_text(
     Ok(text.into_owned())
 }
 
-/// Reads a list of at most `limit` objects, each by `item`, which receives the object's path.
+/// Reads a list of at most `limit` objects, each by `item`, which receives the object's place.
 pub(crate) fn read_objects<T>(
     cursor: &mut Cursor<'_>,
     field: &str,
     limit: usize,
-    mut item: impl FnMut(&mut Cursor<'_>, &str) -> Result<T, MessageError>,
+    mut item: impl FnMut(&mut Cursor<'_>, &FieldPath<'_>) -> Result<T, MessageError>,
 ) -> Result<Vec<T>, MessageError> {
     let mut items = Vec::new();
     if cursor.peek() != Some(b'[') {
@@ -170,7 +181,7 @@ pub(crate) fn read_objects<T>(
                 &format!("more than the limit of {limit}"),
             ));
         }
-        let path = format!("{field}[{index}]");
+        let path = FieldPath::Item(field, index);
         if cursor.peek() != Some(b'{') {
             return Err(field_error(path, &cursor.expected("an object")));
         }

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::{
     ByteRope, EncodeError, Form, Limits, Message, MessageError, Tensor,
+    field_path::FieldPath,
     json::Cursor,
     json_tensor::NonFinite,
     message::{assemble, field_error, parse_head, read_objects, read_text, set_once},
@@ -163,20 +164,26 @@ struct Parameters {
 impl Parameters {
     fn read(cursor: &mut Cursor<'_>) -> Result<Self, MessageError> {
         let (mut timeout, mut priority, mut output_form, mut as_null) = (None, None, None, None);
-        read_parameters(cursor, "parameters", |cursor, key, field| match key {
-            "timeout" => set_once(&mut timeout, field, read_unsigned(cursor, field)?),
-            "priority" => set_once(&mut priority, field, read_unsigned(cursor, field)?),
-            "binary_data_output" => set_once(&mut output_form, field, read_form(cursor, field)?),
-            "non_finite_as_null" => set_once(&mut as_null, field, read_flag(cursor, field)?),
-            _ if key.starts_with("sequence_") => match cursor.raw_value()? {
-                "0" | "false" | "null" | r#""""# => Ok(()),
-                _ => Err(field_error(
-                    field,
-                    "sequences are not supported: models keep no state between requests",
-                )),
+        read_parameters(
+            cursor,
+            &"parameters".into(),
+            |cursor, key, field| match key {
+                "timeout" => set_once(&mut timeout, field, read_unsigned(cursor, field)?),
+                "priority" => set_once(&mut priority, field, read_unsigned(cursor, field)?),
+                "binary_data_output" => {
+                    set_once(&mut output_form, field, read_form(cursor, field)?)
+                }
+                "non_finite_as_null" => set_once(&mut as_null, field, read_flag(cursor, field)?),
+                _ if key.starts_with("sequence_") => match cursor.raw_value()? {
+                    "0" | "false" | "null" | r#""""# => Ok(()),
+                    _ => Err(field_error(
+                        field,
+                        "sequences are not supported: models keep no state between requests",
+                    )),
+                },
+                _ => Ok(cursor.skip()?),
             },
-            _ => Ok(cursor.skip()?),
-        })?;
+        )?;
         let timeout = timeout
             .filter(|micros| *micros > 0)
             .map(Duration::from_micros);
@@ -195,50 +202,46 @@ impl Parameters {
 
 fn read_parameters(
     cursor: &mut Cursor<'_>,
-    path: &str,
-    mut member: impl FnMut(&mut Cursor<'_>, &str, &str) -> Result<(), MessageError>,
+    path: &FieldPath<'_>,
+    mut member: impl FnMut(&mut Cursor<'_>, &str, FieldPath<'_>) -> Result<(), MessageError>,
 ) -> Result<(), MessageError> {
     if cursor.peek() != Some(b'{') {
-        return Err(field_error(path, &cursor.expected("an object")));
+        return Err(field_error(*path, &cursor.expected("an object")));
     }
-    cursor.object(|cursor, key| {
-        // An error quotes at most a short part of the key.
-        let excerpt: String = key.chars().take(64).collect();
-        member(cursor, key, &format!("{path}.{}", excerpt.escape_debug()))
-    })
+    cursor.object(|cursor, key| member(cursor, key, path.member(key)))
 }
 
-fn read_unsigned(cursor: &mut Cursor<'_>, field: &str) -> Result<u64, MessageError> {
+fn read_unsigned(cursor: &mut Cursor<'_>, field: FieldPath<'_>) -> Result<u64, MessageError> {
     cursor.read().map_err(|e| field_error(field, &e))
 }
 
-fn read_flag(cursor: &mut Cursor<'_>, field: &str) -> Result<bool, MessageError> {
+fn read_flag(cursor: &mut Cursor<'_>, field: FieldPath<'_>) -> Result<bool, MessageError> {
     cursor.read().map_err(|e| field_error(field, &e))
 }
 
-fn read_form(cursor: &mut Cursor<'_>, field: &str) -> Result<Form, MessageError> {
+fn read_form(cursor: &mut Cursor<'_>, field: FieldPath<'_>) -> Result<Form, MessageError> {
     let binary = read_flag(cursor, field)?;
     Ok(if binary { Form::Binary } else { Form::Json })
 }
 
 fn read_output(
     cursor: &mut Cursor<'_>,
-    path: &str,
+    path: &FieldPath<'_>,
     limits: &Limits,
 ) -> Result<OutputRequest, MessageError> {
     let (mut name, mut form, mut range) = (None, None, RangeParameters::default());
     cursor.object(|cursor, key| match key {
         "name" => {
-            let field = format!("{path}.name");
+            let field = path.member("name");
             set_once(
                 &mut name,
-                &field,
-                read_text(cursor, &field, limits.name_bytes)?,
+                field,
+                read_text(cursor, field, limits.name_bytes)?,
             )
         }
         "parameters" => read_parameters(
             cursor,
-            &format!("{path}.parameters"),
+            &path.member("parameters"),
             |cursor, key, field| match key {
                 "binary_data" => set_once(&mut form, field, read_form(cursor, field)?),
                 "classification" => match cursor.raw_value()? {
@@ -251,16 +254,16 @@ fn read_output(
                 _ => match range.read(cursor, key, limits.name_bytes) {
                     Ok(true) => Ok(()),
                     Ok(false) => Ok(cursor.skip()?),
-                    Err(problem) => Err(field_error(path, &problem)),
+                    Err(problem) => Err(field_error(*path, &problem)),
                 },
             },
         ),
         _ => Ok(cursor.skip()?),
     })?;
-    let name = name.ok_or_else(|| field_error(path, "name is missing"))?;
+    let name = name.ok_or_else(|| field_error(*path, "name is missing"))?;
     let range = range
         .finish()
-        .map_err(|problem| field_error(path, &problem))?;
+        .map_err(|problem| field_error(*path, &problem))?;
     Ok(OutputRequest { name, form, range })
 }
 

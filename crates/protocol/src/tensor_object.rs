@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::{
     ByteRope, EncodeError, Form, Limits, MessageError, Tensor, TensorError,
+    field_path::FieldPath,
     json::Cursor,
     json_tensor::{JsonData, NonFinite, read_data},
     message::{read_text, set_once},
@@ -34,7 +35,7 @@ impl DeclaredTensor {
     /// Reads the object at the cursor. `path` is its place in the message, for errors.
     pub(crate) fn read(
         cursor: &mut Cursor<'_>,
-        path: &str,
+        path: &FieldPath<'_>,
         limits: &Limits,
     ) -> Result<Self, MessageError> {
         let mut name = None;
@@ -44,9 +45,9 @@ impl DeclaredTensor {
         };
         let read = cursor.object(|cursor, key| {
             if key == "name" {
-                let field = format!("{path}.name");
-                let text = read_text(cursor, &field, limits.name_bytes)?;
-                return set_once(&mut name, &field, text);
+                let field = path.member("name");
+                let text = read_text(cursor, field, limits.name_bytes)?;
+                return set_once(&mut name, field, text);
             }
             fields
                 .read(cursor, key)
@@ -95,11 +96,11 @@ impl DeclaredTensor {
                 (data.map(ByteRope::from), Form::Shared)
             }
         };
-        let error_name = format!("{side} {:?}", self.name);
-        data.and_then(|data| Tensor::new(self.name, self.datatype, self.shape, data))
+        let name = self.name.clone();
+        data.and_then(|data| Tensor::new(name, self.datatype, self.shape, data))
             .map(|tensor| tensor.in_form(form))
             .map_err(|problem| MessageError::Tensor {
-                tensor: error_name,
+                tensor: format!("{side} {:?}", self.name),
                 problem,
             })
     }
@@ -126,13 +127,13 @@ pub(crate) fn complete_all(
 }
 
 /// Returns the error of a tensor, with its name if that was read already, else its place: `inputs[0]`.
-fn tensor_error(path: &str, name: Option<&str>, problem: TensorError) -> MessageError {
-    let tensor = match name {
-        Some(name) => format!(
-            "{} {name:?}",
-            path.split('[').next().unwrap_or(path).trim_end_matches('s')
-        ),
-        None => path.to_owned(),
+#[cold]
+fn tensor_error(path: &FieldPath<'_>, name: Option<&str>, problem: TensorError) -> MessageError {
+    let tensor = match (path, name) {
+        (FieldPath::Item(list, _), Some(name)) => {
+            format!("{} {name:?}", list.trim_end_matches('s'))
+        }
+        _ => path.to_string(),
     };
     MessageError::Tensor { tensor, problem }
 }

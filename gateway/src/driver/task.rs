@@ -4,7 +4,7 @@ mod batches;
 mod pending;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -16,6 +16,7 @@ use packhorse_serving::{
     Action, BatchKey, Engine, EngineConfig, EnginePart, Event, ModelKey, ModelLimits, Refusal,
     ReplicaKey, Request, RequestKey, RequestOutcome,
 };
+use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
 use self::pending::{InFlightBatch, PendingRequest};
@@ -53,8 +54,8 @@ pub(super) struct Driver {
     /// The next variant after every variant, as the engine was last told.
     fallbacks: BTreeMap<ModelKey, ModelKey>,
     links: Links<HomeConnector>,
-    requests: HashMap<RequestKey, PendingRequest>,
-    batches: HashMap<BatchKey, InFlightBatch>,
+    requests: FxHashMap<RequestKey, PendingRequest>,
+    batches: FxHashMap<BatchKey, InFlightBatch>,
     classes: ShapeClasses,
     /// The latest time at which the driver ends; no request is taken once this is set.
     shutdown_deadline: Option<Time>,
@@ -67,8 +68,8 @@ pub(super) struct DriverPart {
     models: BTreeMap<ModelKey, Arc<ServedModel>>,
     fallbacks: BTreeMap<ModelKey, ModelKey>,
     links: Links<HomeConnector>,
-    requests: HashMap<RequestKey, PendingRequest>,
-    batches: HashMap<BatchKey, InFlightBatch>,
+    requests: FxHashMap<RequestKey, PendingRequest>,
+    batches: FxHashMap<BatchKey, InFlightBatch>,
 }
 
 impl Driver {
@@ -92,8 +93,8 @@ impl Driver {
             models: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
             links: Links::numbered_from(u32::from(number) << 24),
-            requests: HashMap::new(),
-            batches: HashMap::new(),
+            requests: FxHashMap::default(),
+            batches: FxHashMap::default(),
             classes: ShapeClasses::numbered_after(u64::from(number) << 48),
             shutdown_deadline: None,
         }
@@ -223,7 +224,7 @@ impl Driver {
         let requests = self
             .requests
             .extract_if(|request, _| engine.has_request(*request));
-        let requests: HashMap<_, _> = requests.collect();
+        let requests: FxHashMap<_, _> = requests.collect();
         for pending in requests.values() {
             self.classes.leave(&pending.membership);
         }

@@ -1,4 +1,4 @@
-//! The middleware that measures HTTP requests.
+//! The measurement of HTTP requests.
 
 use axum::{
     extract::{MatchedPath, Request, State},
@@ -6,6 +6,8 @@ use axum::{
     middleware::Next,
     response::Response,
 };
+
+use packhorse_cluster::Time;
 
 use super::{handle::Telemetry, http_durations::HttpLabels};
 
@@ -23,30 +25,44 @@ fn method_name(method: &Method) -> &'static str {
     }
 }
 
+/// The measurement of a request that is being answered.
+pub(crate) struct HttpMeasurement {
+    begin: Time,
+    method: &'static str,
+    route: Option<MatchedPath>,
+}
+
+impl HttpMeasurement {
+    pub(crate) fn begin(telemetry: &Telemetry, request: &Request) -> Self {
+        Self {
+            begin: telemetry.clock().now(),
+            method: method_name(request.method()),
+            route: request.extensions().get().cloned(),
+        }
+    }
+
+    pub(crate) fn end(self, telemetry: &Telemetry, response: &Response) {
+        let route = self.route.as_ref().map(MatchedPath::as_str);
+        let labels = HttpLabels {
+            http_request_method: self.method,
+            http_route: route.unwrap_or_default().to_owned(),
+            http_response_status_code: response.status().as_u16(),
+        };
+        let now = telemetry.clock().now();
+        let seconds = now.saturating_since(self.begin).as_secs_f64();
+        let durations = &telemetry.http().durations;
+        durations.get_or_create(&labels).observe(seconds);
+    }
+}
+
 /// A middleware that measures every request of its router.
 pub async fn measure_http(
     State(telemetry): State<Telemetry>,
     request: Request,
     next: Next,
 ) -> Response {
-    let clock = telemetry.clock();
-    let begin = clock.now();
-    let method = method_name(request.method());
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map(|path| path.as_str().to_owned());
+    let measurement = HttpMeasurement::begin(&telemetry, &request);
     let response = next.run(request).await;
-    let labels = HttpLabels {
-        http_request_method: method,
-        http_route: route.unwrap_or_default(),
-        http_response_status_code: response.status().as_u16(),
-    };
-    let seconds = clock.now().saturating_since(begin).as_secs_f64();
-    telemetry
-        .http()
-        .durations
-        .get_or_create(&labels)
-        .observe(seconds);
+    measurement.end(&telemetry, &response);
     response
 }

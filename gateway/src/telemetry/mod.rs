@@ -31,6 +31,7 @@ mod trace;
 pub(crate) use cluster_metrics::ClusterState;
 pub use count_and_time::CountAndTime;
 pub use handle::{METRICS_CONTENT_TYPE, Telemetry, TelemetryConfig};
+pub(crate) use http_middleware::HttpMeasurement;
 pub use http_middleware::measure_http;
 pub use model::ModelTelemetry;
 pub(crate) use model::{BatchIdentity, BatchTimes, EndedRequest};

@@ -1,7 +1,8 @@
 //! Authorisation of clients by API keys.
 
 use axum::{
-    extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
+    RequestExt as _,
+    extract::{RawPathParams, Request},
     http::{Extensions, StatusCode},
     middleware::Next,
     response::{IntoResponse as _, Response},
@@ -17,14 +18,9 @@ use crate::{
 /// The paths that need no key: balancers and orchestrators ask them.
 const HEALTH: &str = "/v2/health/";
 
-/// Middleware that lets requests with a key pass which allows their model, if keys are required. The key's limit of requests at the same
-/// time counts the request until it is answered.
-pub(super) async fn authorize(
-    State(inference): State<Inference>,
-    parameters: Result<RawPathParams, RawPathParamsRejection>,
-    mut request: Request,
-    next: Next,
-) -> Response {
+/// Lets a request pass whose key allows its model, if keys are required. The key's limit of requests at the same time counts the request
+/// until it is answered.
+pub(super) async fn authorize(inference: &Inference, mut request: Request, next: Next) -> Response {
     let Some(keys) = &inference.keys else {
         return next.run(request).await;
     };
@@ -32,7 +28,7 @@ pub(super) async fn authorize(
         return next.run(request).await;
     }
     // A name that is no text is refused by the handler.
-    let parameters = parameters.ok();
+    let parameters = request.extract_parts::<RawPathParams>().await.ok();
     let mut parameters = parameters.iter().flat_map(RawPathParams::iter);
     let model = parameters.find(|(name, _)| *name == "model");
     let model = model.map(|(_, model)| model);

@@ -8,9 +8,9 @@ mod body;
 mod error;
 mod infer;
 mod inflate;
+mod middleware;
 mod model;
 mod model_path;
-mod request_identity;
 mod respond;
 mod server;
 mod shared_memory;
@@ -21,27 +21,19 @@ pub(crate) use error::InferenceError;
 pub(crate) use infer::{TracedAnswer, try_model};
 pub use state::{Inference, InferenceLimits};
 
-use std::any::Any;
-
 use axum::{
     Router,
     http::{Extensions, HeaderMap, StatusCode, Version},
-    middleware,
-    response::{IntoResponse, Response},
     routing::{get, post},
 };
 use tower_http::{
     CompressionLevel,
-    catch_panic::CatchPanicLayer,
     compression::{CompressionLayer, DefaultPredicate, Predicate as _},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{api::error::INTERNAL_ERROR, telemetry::measure_http};
-
 /// Returns the routes of the inference listener, with their state and fallbacks. Every request is measured.
 pub fn router(inference: Inference) -> OpenApiRouter {
-    let telemetry = inference.data_plane.telemetry().clone();
     // Only answers of these routes are compressed: one widespread client advertises gzip but cannot read compressed metadata or
     // errors.
     let is_answer =
@@ -87,16 +79,10 @@ pub fn router(inference: Inference) -> OpenApiRouter {
         )
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .layer(middleware::from_fn_with_state(
+        .layer(axum::middleware::from_fn_with_state(
             inference.clone(),
-            authorize::authorize,
+            middleware::answer,
         ))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(middleware::from_fn_with_state(
-            telemetry.clone(),
-            request_identity::identify,
-        ))
-        .layer(middleware::from_fn_with_state(telemetry, measure_http))
         .with_state(inference);
     OpenApiRouter::with_openapi(api).merge(routes.into())
 }
@@ -110,14 +96,4 @@ async fn method_not_allowed() -> InferenceError {
         StatusCode::METHOD_NOT_ALLOWED,
         "this path does not allow this method",
     )
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the layer hands it over")]
-fn panicked(cause: Box<dyn Any + Send>) -> Response {
-    let text = cause
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| cause.downcast_ref::<&str>().copied());
-    tracing::error!(error = text.unwrap_or("no message"), "a handler panicked");
-    InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into_response()
 }

@@ -1,4 +1,4 @@
-//! This machine: file descriptors, the programs of Packhorse with libtorch, and NVIDIA's driver with MPS.
+//! This machine: file descriptors, idle cores, the programs of Packhorse with libtorch, and NVIDIA's driver with MPS.
 
 use std::{
     env, fs,
@@ -14,6 +14,7 @@ use super::check::Check;
 use crate::context::data_home;
 
 const DESCRIPTORS: &str = "descriptors";
+const IDLE_CORES: &str = "idle cores";
 const PROGRAMS: &str = "programs";
 const LIBTORCH: &str = "libtorch";
 const DRIVER: &str = "driver";
@@ -32,7 +33,7 @@ const NVIDIA: &str = "0x10de";
 pub(super) struct Machine {
     proc: PathBuf,
     dev: PathBuf,
-    pci: PathBuf,
+    sys: PathBuf,
     /// The folders in which programs are found by name.
     search_path: Vec<PathBuf>,
     /// The folder of the programs of Packhorse.
@@ -49,7 +50,7 @@ impl Machine {
         Self {
             proc: "/proc".into(),
             dev: "/dev".into(),
-            pci: "/sys/bus/pci/devices".into(),
+            sys: "/sys".into(),
             search_path: env::split_paths(&search_path).collect(),
             programs: program.parent().unwrap_or(Path::new("")).to_owned(),
             libtorch: data_home().as_deref().and_then(Libtorch::installed),
@@ -71,6 +72,29 @@ impl Machine {
             Check::warning(DESCRIPTORS, text, cure)
         } else {
             Check::ok(DESCRIPTORS, text)
+        }
+    }
+
+    /// Examines what the cores of a virtual machine do while they are idle. One that halts at once gives its time to the host, and comes back
+    /// late and with cold caches: at a single client that is half of a small request's time (`docs/benchmarks/data-plane.md`).
+    pub(super) fn idle_cores(&self) -> Check {
+        let read = |name| fs::read_to_string(self.sys.join(name)).unwrap_or_default();
+        let governor = read("devices/system/cpu/cpuidle/current_governor_ro");
+        if governor.trim() != "haltpoll" {
+            return Check::skipped(IDLE_CORES, "their idling is not that of a virtual machine");
+        }
+        let limit = read("module/haltpoll/parameters/guest_halt_poll_ns");
+        match limit.trim().parse::<u64>() {
+            Ok(0) => Check::warning(
+                IDLE_CORES,
+                "an idle core of this virtual machine halts at once, which delays every request at low load, unless the host polls for it",
+                "echo 200000 | sudo tee /sys/module/haltpoll/parameters/guest_halt_poll_ns",
+            ),
+            Ok(limit) => {
+                let text = format!("they poll for up to {} µs before they halt", limit / 1000);
+                Check::ok(IDLE_CORES, text)
+            }
+            Err(_) => Check::skipped(IDLE_CORES, "this system does not say how long they poll"),
         }
     }
 
@@ -104,7 +128,7 @@ impl Machine {
 
     /// Examines NVIDIA's driver and MPS.
     pub(super) fn gpus(&self) -> Vec<Check> {
-        let gpus = entries(&self.pci)
+        let gpus = entries(&self.sys.join("bus/pci/devices"))
             .filter(|device| is_nvidia_gpu(device))
             .count();
         let nodes = entries(&self.dev).filter(|path| is_gpu_node(path)).count();
@@ -243,7 +267,7 @@ mod tests {
         Machine {
             proc: path("proc"),
             dev: path("dev"),
-            pci: path("pci"),
+            sys: path("sys"),
             search_path: vec![path("bin")],
             programs: path("programs"),
             libtorch: None,
@@ -277,6 +301,23 @@ mod tests {
             );
             assert_eq!(machine(&folder).descriptors().verdict, verdict, "{hard}");
         }
+    }
+
+    #[test]
+    fn idle_cores_of_a_virtual_machine_poll() {
+        let folder = tempfile::tempdir().unwrap();
+        let verdict = || machine(&folder).idle_cores().verdict;
+        let governor = "sys/devices/system/cpu/cpuidle/current_governor_ro";
+        let limit = "sys/module/haltpoll/parameters/guest_halt_poll_ns";
+        assert_eq!(verdict(), Verdict::Skipped);
+        write(&folder, governor, "menu\n");
+        assert_eq!(verdict(), Verdict::Skipped);
+        write(&folder, governor, "haltpoll\n");
+        assert_eq!(verdict(), Verdict::Skipped);
+        write(&folder, limit, "0\n");
+        assert_eq!(verdict(), Verdict::Warning);
+        write(&folder, limit, "200000\n");
+        assert_eq!(verdict(), Verdict::Ok);
     }
 
     #[tokio::test]
@@ -330,13 +371,13 @@ mod tests {
             (found[0].verdict, found[1].verdict)
         };
         // A graphics card of another maker, and a sound device by NVIDIA.
-        write(&folder, "pci/0/vendor", "0x1002\n");
-        write(&folder, "pci/0/class", "0x030000\n");
-        write(&folder, "pci/1/vendor", "0x10de\n");
-        write(&folder, "pci/1/class", "0x040300\n");
+        write(&folder, "sys/bus/pci/devices/0/vendor", "0x1002\n");
+        write(&folder, "sys/bus/pci/devices/0/class", "0x030000\n");
+        write(&folder, "sys/bus/pci/devices/1/vendor", "0x10de\n");
+        write(&folder, "sys/bus/pci/devices/1/class", "0x040300\n");
         assert_eq!(verdicts(), (Verdict::Skipped, Verdict::Skipped));
-        write(&folder, "pci/2/vendor", "0x10de\n");
-        write(&folder, "pci/2/class", "0x030200\n");
+        write(&folder, "sys/bus/pci/devices/2/vendor", "0x10de\n");
+        write(&folder, "sys/bus/pci/devices/2/class", "0x030200\n");
         assert_eq!(verdicts(), (Verdict::Problem, Verdict::Skipped));
         write(
             &folder,

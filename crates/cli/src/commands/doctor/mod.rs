@@ -47,7 +47,7 @@ struct Diagnosis {
 impl DoctorArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
         let machine = Machine::this();
-        let mut checks = vec![machine.descriptors()];
+        let mut checks = vec![machine.descriptors(), machine.idle_cores()];
         match self.state_dir.or_else(context::default_state_dir) {
             Some(dir) => checks.extend(state::checks(&dir)),
             None => checks.push(Check::skipped(

@@ -1,0 +1,57 @@
+//! The middleware of the inference listener: every request is measured, gets an identity and is authorised, and a handler that panics is
+//! answered for.
+//!
+//! It is one middleware for all of this, because the router allocates a future and copies the services within for each: four of them cost as
+//! much as the reading of a small request.
+
+use std::{any::Any, panic::AssertUnwindSafe};
+
+use axum::{
+    extract::{Request, State},
+    http::{Extensions, HeaderMap, StatusCode},
+    middleware::Next,
+    response::{IntoResponse as _, Response},
+};
+use futures_util::FutureExt as _;
+
+use super::{authorize::authorize, error::InferenceError, state::Inference};
+use crate::{
+    api::error::INTERNAL_ERROR,
+    telemetry::{HttpMeasurement, RequestIdentity, Telemetry},
+};
+
+/// Answers a request. Its identity is also in the headers of the answer.
+pub(super) async fn answer(
+    State(inference): State<Inference>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let telemetry = inference.data_plane.telemetry();
+    let measurement = HttpMeasurement::begin(telemetry, &request);
+    let identity = telemetry.identify(request.headers());
+    request.extensions_mut().insert(identity.clone());
+    let answered = AssertUnwindSafe(authorize(&inference, request, next)).catch_unwind();
+    let mut response = answered.await.unwrap_or_else(|cause| panicked(&*cause));
+    identity.write_to(response.headers_mut());
+    measurement.end(telemetry, &response);
+    response
+}
+
+/// Returns the identity that the request has, or a new one: requests of the admin listener have none.
+pub(super) fn identity_of(
+    extensions: &Extensions,
+    headers: &HeaderMap,
+    telemetry: &Telemetry,
+) -> RequestIdentity {
+    let identity = extensions.get::<RequestIdentity>().cloned();
+    identity.unwrap_or_else(|| telemetry.identify(headers))
+}
+
+fn panicked(cause: &(dyn Any + Send)) -> Response {
+    let text = cause
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| cause.downcast_ref::<&str>().copied());
+    tracing::error!(error = text.unwrap_or("no message"), "a handler panicked");
+    InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into_response()
+}
