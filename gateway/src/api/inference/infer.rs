@@ -12,13 +12,13 @@ use axum::{
 };
 use bytes::Bytes;
 use memchr::memmem;
-use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming};
+use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER, ServerTiming};
 use packhorse_cluster::{
     Datatype, Dim, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
 };
 use packhorse_protocol::{
-    ByteRope, Form, HEADER_LENGTH, InferRequest, InferResponse, Limits, Message, NonFinite,
-    RequestedOutput, Tensor, json_list_bound,
+    ByteRope, Form, InferRequest, InferResponse, Limits, Message, NonFinite, RequestedOutput,
+    Tensor, json_list_bound,
 };
 use packhorse_serving::{Refusal, RequestOutcome, TenantKey};
 
@@ -26,6 +26,7 @@ use super::{
     authorize::tenant_of,
     body::{IncomingBody, Place},
     error::InferenceError,
+    header_names::{HEADER_LENGTH, STAGES},
     inflate::{Encoding, inflate},
     middleware::identity_of,
     model_path::{ModelPath, request_id},
@@ -40,7 +41,7 @@ use crate::{
     telemetry::{EndedRequest, RequestCourse, RequestIdentity, stages_view},
 };
 
-/// The size of JSON in bytes from which on it is parsed and formatted by the pool: about 0.2 ms of work, ten times the hand-over.
+/// The size of JSON in bytes from which on it is parsed and formatted by the pool: up to 0.2 ms of work, ten times the hand-over.
 const LARGE_JSON: u64 = 64 << 10;
 /// The size of a body in bytes from which on a request that has no hope is refused without reading it.
 const LARGE_BODY: u64 = 64 << 10;
@@ -108,7 +109,7 @@ pub(super) async fn infer(
     };
     match answer(&inference, &arrival, &path, &mut body, None).await {
         Ok(answered) => {
-            let timing = parts.headers.contains_key(STAGES_HEADER);
+            let timing = parts.headers.contains_key(&STAGES);
             let timing = timing.then(|| answered.timing());
             let variant = path.requested.family.is_some();
             let variant = variant.then(|| HeaderValue::try_from(answered.model.id().to_string()));
@@ -557,7 +558,7 @@ fn hold_inputs(inputs: Vec<Tensor>, memory: &mut Reservation) -> Vec<Tensor> {
 
 /// Returns the length of the JSON part if the headers contain it.
 fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
-    let mut values = headers.get_all(HEADER_LENGTH).iter();
+    let mut values = headers.get_all(&HEADER_LENGTH).iter();
     let Some(value) = values.next() else {
         return Ok(None);
     };

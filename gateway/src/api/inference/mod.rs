@@ -6,6 +6,7 @@
 mod authorize;
 mod body;
 mod error;
+mod header_names;
 mod infer;
 mod inflate;
 mod middleware;

@@ -16,7 +16,7 @@ use crate::{
 
 /// Returns the id that a client gave its request, by which a version is chosen for it where the model's split is sticky.
 pub(super) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
-    headers.get(REQUEST_ID).map(HeaderValue::as_bytes)
+    headers.get(&REQUEST_ID).map(HeaderValue::as_bytes)
 }
 
 /// The model or family of `/v2/models/{model}`, or the model of `/v2/models/{model}/versions/{version}`, and the catalog that it was found in.

@@ -15,8 +15,9 @@ use axum::{
 };
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use packhorse_protocol::{HEADER_LENGTH, Message};
+use packhorse_protocol::Message;
 
+use super::header_names::HEADER_LENGTH;
 use crate::memory::Reservation;
 
 /// The most bytes of a body that are passed on at a time. They may be compressed on the thread that serves other clients, too: half a
@@ -90,7 +91,7 @@ pub(super) fn response(message: Message, memory: Reservation) -> Response {
         .headers_mut()
         .insert(header::CONTENT_TYPE, content_type);
     if let Some(length) = header_length {
-        response.headers_mut().insert(HEADER_LENGTH, length.into());
+        response.headers_mut().insert(&HEADER_LENGTH, length.into());
     }
     response
 }

@@ -1,6 +1,6 @@
 //! The identity of a request in answers, logs and traces.
 
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
     context::{TRACEPARENT, TraceContext},
@@ -8,7 +8,7 @@ use super::{
 };
 
 /// The header with the id of a request.
-pub(crate) const REQUEST_ID: &str = "x-request-id";
+pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The largest number of bytes of an id that a client may choose.
 const MAX_ID: usize = 128;
 
@@ -23,7 +23,7 @@ impl RequestIdentity {
     /// Creates the identity of a request with these headers: the id is the client's if it has 1 to 128 visible ASCII characters, else a
     /// new one. Without the ratio of a tracer the request belongs to no trace.
     pub(crate) fn new(headers: &HeaderMap, ratio: Option<SampleRatio>) -> Self {
-        let given = headers.get(REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
+        let given = headers.get(&REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
         Self {
             id: given.cloned().unwrap_or_else(random_id),
             trace: ratio.map(|ratio| TraceContext::of_request(headers, ratio)),
@@ -37,7 +37,7 @@ impl RequestIdentity {
 
     /// Writes the id, and the position in the trace if there is one, to the headers of the answer.
     pub(crate) fn write_to(&self, headers: &mut HeaderMap) {
-        headers.insert(REQUEST_ID, self.id.clone());
+        headers.insert(&REQUEST_ID, self.id.clone());
         if let Some(trace) = &self.trace {
             headers.insert(TRACEPARENT, trace.header());
         }
@@ -60,7 +60,7 @@ mod tests {
     fn id_of(given: Option<&[u8]>) -> String {
         let mut headers = HeaderMap::new();
         if let Some(given) = given {
-            headers.insert(REQUEST_ID, HeaderValue::from_bytes(given).unwrap());
+            headers.insert(&REQUEST_ID, HeaderValue::from_bytes(given).unwrap());
         }
         RequestIdentity::new(&headers, None).id().to_owned()
     }

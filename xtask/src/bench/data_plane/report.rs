@@ -1,6 +1,6 @@
 //! The page of the benchmark.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, fs};
 
 use super::measure::{IMAGE_BYTES, LargeMessage, Lateness, Measurement, Payload, Stage};
 use crate::bench::{machine, today};
@@ -160,12 +160,33 @@ fn introduction(seconds: f64, rounds: usize, load: &str, picture: &str) -> anyho
          All are in `benches/ceilings` but the last two. The servers are measured in turns within one run, by `packhorse bench` on the same cores; the \
          first turn is thrown away, and of the others the medians are shown. Clients, servers and whatever else the machine does share its cores: absolute \
          numbers waver between runs, ratios less. When the run began, the machine's load average was {load}; what is above 0 is other work. CPU time is that of \
-         the serving processes.\n\n\
+         the serving processes.{idle}\n\n\
          ![Requests per second over the plain two hops]({picture})\n",
         machine()?,
         today()?,
-        load = load.trim()
+        load = load.trim(),
+        idle = idle_cores()
     ))
+}
+
+/// Returns what the idle cores of a virtual machine do; nothing about other machines.
+fn idle_cores() -> String {
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let governor = read("/sys/devices/system/cpu/cpuidle/current_governor_ro");
+    let limit = read("/sys/module/haltpoll/parameters/guest_halt_poll_ns");
+    match limit.trim().parse::<u64>() {
+        Ok(limit) if governor.trim() == "haltpoll" => {
+            let what = match limit {
+                0 => "halt at once, so that whatever wakes one up waits for the host, and finds its caches cold".to_owned(),
+                limit => format!("poll for up to {} µs before they halt", limit / 1000),
+            };
+            format!(
+                " Idle cores of this virtual machine {what} (`guest_halt_poll_ns`): at one client that decides more than anything else. \
+                 [data-plane](data-plane.md) is about cores that halt, [data-plane-polling](data-plane-polling.md) about such that poll."
+            )
+        }
+        _ => String::new(),
+    }
 }
 
 /// Writes a row with its ratios.
