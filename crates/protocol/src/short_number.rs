@@ -228,6 +228,8 @@ mod tests {
     const BEFORE: &str = "{\"inputs\": [{\"data\": [0.12345678,";
     const AFTER: &str = ",-0.5,1234567890,0,0.25,17.5,0.125]";
 
+    type Scan = fn(&[u8], usize) -> Option<ShortNumber>;
+
     fn scan(text: &str) -> Option<ShortNumber> {
         let (text, at) = (format!("{BEFORE}{text}{AFTER}"), BEFORE.len());
         let text = text.as_bytes();
@@ -321,9 +323,8 @@ mod tests {
 
     #[test]
     fn a_number_near_the_beginning_or_the_end_of_the_text_is_left_to_the_general_reader() {
-        let read: [fn(&[u8], usize) -> Option<ShortNumber>; 2] =
-            [ShortNumber::scan, ShortNumber::scan_long];
-        for (scan, number, windows) in [(read[0], "7", 1), (read[1], "0.1234567890123456", 2)] {
+        let [short, long]: [Scan; 2] = [ShortNumber::scan, ShortNumber::scan_long];
+        for (scan, number, windows) in [(short, "7", 1), (long, "0.1234567890123456", 2)] {
             let text = format!("{BEFORE}{number}{AFTER}");
             let (bytes, at) = (text.as_bytes(), BEFORE.len());
             assert!(scan(bytes, at).is_some());
