@@ -37,7 +37,7 @@ static LAST: [Window; WINDOW + 1] = {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortNumber {
     negative: bool,
-    /// The number of all digits, of which there are at most 18, not counting a zero in front.
+    /// All digits, as one number: at most 18 of them, not counting a zero in front.
     digits: u64,
     /// The number of digits after the point; `None` without a point.
     places: Option<usize>,

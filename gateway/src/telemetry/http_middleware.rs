@@ -6,7 +6,6 @@ use axum::{
     middleware::Next,
     response::Response,
 };
-
 use packhorse_cluster::Time;
 
 use super::{handle::Telemetry, http_durations::HttpLabels};
@@ -33,6 +32,7 @@ pub(crate) struct HttpMeasurement {
 }
 
 impl HttpMeasurement {
+    /// Begins with the head of a request.
     pub(crate) fn begin(telemetry: &Telemetry, request: &Request) -> Self {
         Self {
             begin: telemetry.clock().now(),
@@ -41,6 +41,7 @@ impl HttpMeasurement {
         }
     }
 
+    /// Ends with the head of the response, and records the time between.
     pub(crate) fn end(self, telemetry: &Telemetry, response: &Response) {
         let route = self.route.as_ref().map(MatchedPath::as_str);
         let labels = HttpLabels {

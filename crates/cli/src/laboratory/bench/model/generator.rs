@@ -5,7 +5,7 @@
 //!
 //! Each thread has its part of the load, its own connections and a runtime that looks at its sockets often, because the sending of one
 //! large request takes as long as a thousand other steps of a task. A thread that sends most of the time is late with requests that are
-//! due together; with a second one the wait nearly disappears.
+//! due together; a second one shortens that wait.
 
 use std::{
     collections::VecDeque,
@@ -85,9 +85,9 @@ impl Part {
     }
 }
 
-/// The request, the clock and the record of all tasks.
+/// The load, the clock and the record of all tasks.
 struct Shared {
-    request: EncodedRequest,
+    load: Load,
     start: Instant,
     recorder: Mutex<Recorder>,
 }
@@ -106,7 +106,7 @@ impl Shared {
         ready: Option<Duration>,
     ) -> bool {
         let sent = self.now();
-        let exchanged = connection.exchange(&self.request).await;
+        let exchanged = connection.exchange(&self.load.request).await;
         let ended = self.now();
         let end = RequestEnd {
             due: due.unwrap_or(sent),
@@ -133,23 +133,23 @@ pub(super) async fn run(
     recorder: Recorder,
     progress: impl Fn(Duration, &Recorder),
 ) -> anyhow::Result<Recorder> {
-    let shared = Arc::new(Shared {
-        request: load.request.clone(),
-        start: Instant::now(),
-        recorder: Mutex::new(recorder),
-    });
     let connections = match load.pace {
         Pace::Open { connections, .. } => connections,
         Pace::Closed { clients } => clients,
     };
     let threads = load.threads.clamp(1, connections.max(1));
+    let shared = Arc::new(Shared {
+        load,
+        start: Instant::now(),
+        recorder: Mutex::new(recorder),
+    });
     let parts: Vec<_> = (0..threads)
         .map(|number| {
             let part = Part {
                 number,
                 of: threads,
             };
-            start(part, load.clone(), Arc::clone(&shared))
+            start(part, Arc::clone(&shared))
         })
         .collect();
     let sending = async {
@@ -177,10 +177,10 @@ pub(super) async fn run(
 }
 
 /// Starts the thread of a part, and returns what tells of its end.
-fn start(part: Part, load: Load, shared: Arc<Shared>) -> oneshot::Receiver<anyhow::Result<()>> {
+fn start(part: Part, shared: Arc<Shared>) -> oneshot::Receiver<anyhow::Result<()>> {
     let (sender, done) = oneshot::channel();
     thread::spawn(move || {
-        if matches!(load.pace, Pace::Open { .. }) {
+        if matches!(shared.load.pace, Pace::Open { .. }) {
             // On Linux this is about the calling thread. Where it is not allowed, the report shows the generator's own delay.
             let _ = setpriority_process(None, NICENESS);
         }
@@ -189,7 +189,7 @@ fn start(part: Part, load: Load, shared: Arc<Shared>) -> oneshot::Receiver<anyho
             .event_interval(EVENT_INTERVAL)
             .build();
         let sent = match runtime {
-            Ok(runtime) => runtime.block_on(send(part, load, &shared)),
+            Ok(runtime) => runtime.block_on(send(part, &shared)),
             Err(error) => Err(error.into()),
         };
         drop(shared);
@@ -200,28 +200,19 @@ fn start(part: Part, load: Load, shared: Arc<Shared>) -> oneshot::Receiver<anyho
 }
 
 /// Sends a part of the load.
-async fn send(part: Part, load: Load, shared: &Arc<Shared>) -> anyhow::Result<()> {
-    let Load {
-        client,
-        pace,
-        length,
-        ..
-    } = load;
-    match pace {
+async fn send(part: Part, shared: &Arc<Shared>) -> anyhow::Result<()> {
+    let Load { client, length, .. } = &shared.load;
+    match &shared.load.pace {
         Pace::Open {
             schedule,
             connections,
         } => {
-            let schedule = schedule.take_while(move |due| *due < length);
-            send_open(
-                &client,
-                part.deal(schedule),
-                part.share(connections),
-                shared,
-            )
-            .await
+            let due = schedule.clone().take_while(|due| due < length);
+            send_open(client, part.deal(due), part.share(*connections), shared).await
         }
-        Pace::Closed { clients } => send_closed(&client, part.share(clients), length, shared).await,
+        Pace::Closed { clients } => {
+            send_closed(client, part.share(*clients), *length, shared).await
+        }
     }
 }
 
