@@ -27,11 +27,13 @@ int packhorse_buffer_is_shared(const packhorse_tensor *buffer) { return unwrap(b
 int packhorse_buffer_view(const packhorse_tensor *buffer, uint64_t offset, int scalar_type, const int64_t *dims, size_t rank,
                           packhorse_tensor **tensor, char **message) {
   return guarded(message, [&] {
-    const auto type = static_cast<c10::ScalarType>(scalar_type);
-    const at::IntArrayRef shape(dims, rank);
-    const auto bytes = c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(type));
-    const auto part = unwrap(buffer)->narrow(0, static_cast<int64_t>(offset), bytes);
-    *tensor = wrap(part.view(type).view(shape));
+    const auto type = c10::scalarTypeToTypeMeta(static_cast<c10::ScalarType>(scalar_type));
+    const at::Tensor &bytes = *unwrap(buffer);
+    // A tensor of the storage, made directly: through the operators (narrow, and view twice) it takes several times as long.
+    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(bytes.storage()), bytes.key_set(), type);
+    made.unsafeGetTensorImpl()->set_storage_offset(static_cast<int64_t>(offset / type.itemsize()));
+    made.unsafeGetTensorImpl()->set_sizes_contiguous(at::IntArrayRef(dims, rank));
+    *tensor = wrap(std::move(made));
     return PACKHORSE_OK;
   });
 }

@@ -137,7 +137,7 @@ std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std
   }
   std::vector<torch::jit::IValue> arguments(inputs.begin(), inputs.end());
   inputs.clear();
-  return tensors_of(module.module.forward(std::move(arguments)));
+  return tensors_of(module.forward.value()(std::move(arguments)));
 }
 
 // Returns the memory to the system that loading and optimising took and no longer need. A worker's environment keeps all memory that is freed, and
@@ -185,7 +185,7 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
                           char **message) {
   return guarded(message, [&] {
     if (optimization == PACKHORSE_COMPILED) {
-      *module = new packhorse_module{{}, load_package(path, program, cuda_device)};
+      *module = new packhorse_module{std::nullopt, load_package(path, program, cuda_device)};
       return PACKHORSE_OK;
     }
     // The interpreter's own compiler generates kernels when it first sees a shape, which happens while the worker serves. Fused kernels
@@ -199,7 +199,7 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
     if (optimization >= PACKHORSE_OPTIMIZED) {
       optimize_frozen(loaded.get_method("forward").graph());
     }
-    *module = new packhorse_module{std::move(loaded), nullptr};
+    *module = new packhorse_module{loaded.get_method("forward"), nullptr};
     if (cuda_device >= 0) {
       // The parameters were copied in the default stream, for which the worker's streams do not wait.
       at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));
@@ -215,7 +215,7 @@ int packhorse_module_arity(const packhorse_module *module, size_t *required, siz
       *required = *accepted = argument_count(*module->package);
       return PACKHORSE_OK;
     }
-    const auto &arguments = module->module.get_method("forward").function().getSchema().arguments();
+    const auto &arguments = module->forward.value().function().getSchema().arguments();
     *required = 0;
     *accepted = arguments.size() - 1;  // without `self`
     for (size_t i = 1; i < arguments.size(); ++i) {

@@ -14,8 +14,9 @@
 using Package = torch::inductor::AOTIModelContainerRunner;
 
 struct packhorse_module {
-  torch::jit::Module module;
-  // If not null, the program was compiled ahead of time, and `module` is empty.
+  // The method `forward` of a TorchScript program, with the program.
+  std::optional<torch::jit::Method> forward;
+  // If not null, the program was compiled ahead of time.
   std::unique_ptr<Package> package;
 };
 

@@ -40,7 +40,7 @@ typedef struct packhorse_backbone packhorse_backbone;
 typedef struct packhorse_tensor packhorse_tensor;  // an at::Tensor, as in tch
 // A stream of a CUDA device; on the CPU the calling thread.
 typedef struct packhorse_stream packhorse_stream;
-// An event in a stream: a point in the stream's work, with its time.
+// An event in a stream of a CUDA device: a point in the stream's work, with its time. On the CPU the time itself does.
 typedef struct packhorse_event packhorse_event;
 // A CUDA graph: the recorded work of one run of a program.
 typedef struct packhorse_graph packhorse_graph;
@@ -124,7 +124,7 @@ int packhorse_stream_new(int cuda_device, packhorse_stream **stream, char **mess
 
 void packhorse_stream_free(packhorse_stream *stream);
 
-// Records an event after the work that the stream has so far.
+// Records an event after the work that the stream has so far. This and the functions of events must not be called for the CPU.
 int packhorse_stream_record_event(const packhorse_stream *stream, packhorse_event **event, char **message);
 
 // Makes the stream's later work wait for an event of any stream of the same device. Does not block the caller.
@@ -138,7 +138,7 @@ int packhorse_event_elapsed(const packhorse_event *start, const packhorse_event 
 
 void packhorse_event_free(packhorse_event *event);
 
-// Copies a tensor to the stream's device. Returns `source` itself if it is there already.
+// Copies a tensor to the stream's device. Must not be called for the CPU, where it is already.
 int packhorse_stream_to_device(const packhorse_stream *stream, const packhorse_tensor *source, packhorse_tensor **tensor,
                                char **message);
 

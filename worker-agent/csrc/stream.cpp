@@ -3,6 +3,7 @@
 #include "stream.h"
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 
 extern "C" {
@@ -23,14 +24,9 @@ void packhorse_stream_free(packhorse_stream *stream) { delete stream; }
 
 int packhorse_stream_record_event(const packhorse_stream *stream, packhorse_event **event, char **message) {
   return guarded(message, [&] {
-    auto made = std::make_unique<packhorse_event>();
-    if (stream->cuda) {
-      // The default flag keeps the time.
-      made->cuda.emplace(stream->device.type(), c10::EventFlag::BACKEND_DEFAULT);
-      made->cuda->record(*stream->cuda);
-    } else {
-      made->time = std::chrono::steady_clock::now();
-    }
+    // The default flag keeps the time.
+    std::unique_ptr<packhorse_event> made(new packhorse_event{c10::Event(stream->device.type(), c10::EventFlag::BACKEND_DEFAULT)});
+    made->cuda.record(stream->cuda.value());
     *event = made.release();
     return PACKHORSE_OK;
   });
@@ -38,27 +34,22 @@ int packhorse_stream_record_event(const packhorse_stream *stream, packhorse_even
 
 int packhorse_stream_wait_event(const packhorse_stream *stream, const packhorse_event *event, char **message) {
   return guarded(message, [&] {
-    if (stream->cuda && event->cuda) {
-      event->cuda->block(*stream->cuda);
-    }
+    event->cuda.block(stream->cuda.value());
     return PACKHORSE_OK;
   });
 }
 
 int packhorse_event_query(const packhorse_event *event, int *complete, char **message) {
   return guarded(message, [&] {
-    *complete = !event->cuda || event->cuda->query() ? 1 : 0;
+    *complete = event->cuda.query() ? 1 : 0;
     return PACKHORSE_OK;
   });
 }
 
 int packhorse_event_elapsed(const packhorse_event *start, const packhorse_event *end, uint64_t *nanoseconds, char **message) {
   return guarded(message, [&] {
-    std::chrono::duration<double, std::nano> elapsed{end->time - start->time};
-    if (start->cuda && end->cuda) {
-      elapsed = std::chrono::duration<double, std::milli>(start->cuda->elapsedTime(*end->cuda));
-    }
-    *nanoseconds = static_cast<uint64_t>(std::max(0.0, elapsed.count()));
+    const std::chrono::duration<double, std::milli> elapsed(start->cuda.elapsedTime(end->cuda));
+    *nanoseconds = static_cast<uint64_t>(std::max(0.0, std::chrono::duration<double, std::nano>(elapsed).count()));
     return PACKHORSE_OK;
   });
 }

@@ -4,7 +4,6 @@
 
 #include "call.h"
 
-#include <chrono>
 #include <optional>
 
 #include <c10/core/StreamGuard.h>
@@ -16,9 +15,7 @@ struct packhorse_stream {
 };
 
 struct packhorse_event {
-  // Empty on the CPU, whose events are complete and have a time only.
-  std::optional<c10::Event> cuda;
-  std::chrono::steady_clock::time_point time;
+  c10::Event cuda;
 };
 
 namespace {

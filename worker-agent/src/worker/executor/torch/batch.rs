@@ -87,7 +87,7 @@ impl HeldBuffers {
         let buffers = self.buffers.as_ref().expect("not released");
         let stream = &self.device.streams.copy_in;
         let copy = |input: &BufferedTensor| {
-            stream.to_device(&buffers.inputs.tensor(input.offset, &input.header)?)
+            stream.to_device(buffers.inputs.tensor(input.offset, &input.header)?)
         };
         inputs.iter().map(copy).collect()
     }
