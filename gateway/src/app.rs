@@ -178,9 +178,9 @@ impl App {
             body_timeout: settings.client_timeout,
         };
         let required = settings.inference_keys.then(|| keys.clone());
-        let inference = Inference::new(data_plane.clone(), limits, required)
-            .map_err(StartError::DataPlane)?
-            .with_system_shared_memory(settings.system_shared_memory);
+        let shared_memory = settings.system_shared_memory;
+        let inference = Inference::new(data_plane.clone(), limits, required, shared_memory)
+            .map_err(StartError::DataPlane)?;
         let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
         let admin_routes = admin::router(
             Admin {

@@ -2,13 +2,12 @@
 
 use anyhow::Context as _;
 use clap::Parser as _;
+// Linked in place of the C library's `malloc`, which Rust's allocator calls. It keeps the memory of large bodies instead of returning it to the kernel and
+// faulting it in again for every request. As Rust's allocator itself it would take longer, because it would get every request with an alignment.
+use mimalloc as _;
 use packhorse_gateway::{app::App, config::Options, health_check};
 use packhorse_service::print_manual_page;
 use tokio::signal::unix::{SignalKind, signal};
-
-// Keeps the memory of large bodies instead of returning it to the kernel and faulting it in again for every request.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> anyhow::Result<()> {
     if print_manual_page::<Options>()? {

@@ -4,62 +4,48 @@ use axum::{
     RequestExt as _,
     extract::{RawPathParams, Request},
     http::{Extensions, StatusCode},
-    middleware::Next,
-    response::{IntoResponse as _, Response},
 };
 use packhorse_serving::TenantKey;
 
-use super::{body::IncomingBody, error::InferenceError, state::Inference};
+use super::{error::InferenceError, state::Inference};
 use crate::{
     api::bearer,
-    keys::{KeyRefusal, ModelScope},
+    keys::{KeyRefusal, KeyUse, ModelScope},
 };
 
 /// The paths that need no key: balancers and orchestrators ask them.
 const HEALTH: &str = "/v2/health/";
 
-/// Lets a request pass whose key allows its model, if keys are required. The key's limit of requests at the same time counts the request
-/// until it is answered.
-pub(super) async fn authorize(inference: &Inference, mut request: Request, next: Next) -> Response {
+/// Returns the use of a key that allows the request's model, if keys are required. The key's limit of requests at the same time counts the request
+/// until the use ends.
+pub(super) async fn authorize(
+    inference: &Inference,
+    request: &mut Request,
+) -> Result<Option<KeyUse>, InferenceError> {
     let Some(keys) = &inference.keys else {
-        return next.run(request).await;
+        return Ok(None);
     };
     if request.uri().path().starts_with(HEALTH) {
-        return next.run(request).await;
+        return Ok(None);
     }
     // A name that is no text is refused by the handler.
     let parameters = request.extract_parts::<RawPathParams>().await.ok();
     let mut parameters = parameters.iter().flat_map(RawPathParams::iter);
     let model = parameters.find(|(name, _)| *name == "model");
     let model = model.map(|(_, model)| model);
-    let used = match bearer(request.headers()) {
-        None => Err(unauthorized(
+    let Some(key) = bearer(request.headers()) else {
+        return Err(unauthorized(
             "this gateway requires an API key: Authorization: Bearer KEY",
-        )),
-        Some(key) => match keys.use_for(key, model) {
-            None => Err(unauthorized("the API key is unknown or has expired")),
-            Some(used) => used.map_err(InferenceError::from),
-        },
+        ));
     };
-    match used {
-        Ok(used) => {
-            let clock = inference.data_plane.clock();
-            let begin = clock.now();
-            request.extensions_mut().insert(used.tenant());
-            if model.is_none() {
-                // A list contains the models that the key allows.
-                request.extensions_mut().insert(used.models().clone());
-            }
-            let response = next.run(request).await;
-            used.end(response.status(), clock.now().saturating_since(begin));
-            response
-        }
-        Err(error) => {
-            let (parts, body) = request.into_parts();
-            IncomingBody::new(&parts.headers, body).discard();
-            error.into_response()
-        }
+    let used = keys.use_for(key, model);
+    let used = used.ok_or_else(|| unauthorized("the API key is unknown or has expired"))??;
+    request.extensions_mut().insert(used.tenant());
+    if model.is_none() {
+        // A list contains the models that the key allows.
+        request.extensions_mut().insert(used.models().clone());
     }
+    Ok(Some(used))
 }
 
 /// Returns the tenant of an authorised request; requests without a key are of one tenant.

@@ -25,6 +25,7 @@ use packhorse_serving::{Refusal, RequestOutcome, TenantKey};
 use super::{
     authorize::tenant_of,
     body::{IncomingBody, Place},
+    compress::compress,
     error::InferenceError,
     header_names::{HEADER_LENGTH, STAGES},
     inflate::{Encoding, inflate},
@@ -121,7 +122,8 @@ pub(super) async fn infer(
             if let Some(Ok(value)) = variant {
                 response.headers_mut().insert(MODEL_HEADER, value);
             }
-            response
+            // Only answers are compressed: one widespread client advertises gzip but cannot read compressed metadata or errors.
+            compress(&parts.headers, response).await
         }
         Err(error) => {
             tracing::debug!(

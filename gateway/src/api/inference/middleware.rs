@@ -14,7 +14,7 @@ use axum::{
 };
 use futures_util::FutureExt as _;
 
-use super::{authorize::authorize, error::InferenceError, state::Inference};
+use super::{authorize::authorize, body::IncomingBody, error::InferenceError, state::Inference};
 use crate::{
     api::error::INTERNAL_ERROR,
     telemetry::{HttpMeasurement, RequestIdentity, Telemetry},
@@ -30,8 +30,23 @@ pub(super) async fn answer(
     let measurement = HttpMeasurement::begin(telemetry, &request);
     let identity = telemetry.identify(request.headers());
     request.extensions_mut().insert(identity.clone());
-    let answered = AssertUnwindSafe(authorize(&inference, request, next)).catch_unwind();
-    let mut response = answered.await.unwrap_or_else(|cause| panicked(&*cause));
+    let mut response = match authorize(&inference, &mut request).await {
+        Ok(used) => {
+            let begin = telemetry.clock().now();
+            let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
+            let response = answered.unwrap_or_else(|cause| panicked(&*cause));
+            if let Some(used) = used {
+                let now = telemetry.clock().now();
+                used.end(response.status(), now.saturating_since(begin));
+            }
+            response
+        }
+        Err(error) => {
+            let (parts, body) = request.into_parts();
+            IncomingBody::new(&parts.headers, body).discard();
+            error.into_response()
+        }
+    };
     identity.write_to(response.headers_mut());
     measurement.end(telemetry, &response);
     response

@@ -5,6 +5,7 @@
 
 mod authorize;
 mod body;
+mod compress;
 mod error;
 mod header_names;
 mod infer;
@@ -24,31 +25,16 @@ pub use state::{Inference, InferenceLimits};
 
 use axum::{
     Router,
-    http::{Extensions, HeaderMap, StatusCode, Version},
+    http::StatusCode,
     routing::{get, post},
-};
-use tower_http::{
-    CompressionLevel,
-    compression::{CompressionLayer, DefaultPredicate, Predicate as _},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// Returns the routes of the inference listener, with their state and fallbacks. Every request is measured.
 pub fn router(inference: Inference) -> OpenApiRouter {
-    // Only answers of these routes are compressed: one widespread client advertises gzip but cannot read compressed metadata or
-    // errors.
-    let is_answer =
-        |status: StatusCode, _: Version, _: &HeaderMap, _: &Extensions| status.is_success();
-    let compressed = OpenApiRouter::new()
+    let (routes, api) = OpenApiRouter::new()
         .routes(routes!(infer::infer))
         .routes(routes!(infer::infer_version))
-        .layer(
-            CompressionLayer::new()
-                .quality(CompressionLevel::Fastest)
-                .compress_when(DefaultPredicate::new().and(is_answer)),
-        );
-    let (routes, api) = OpenApiRouter::new()
-        .merge(compressed)
         .routes(routes!(server::metadata))
         .routes(routes!(server::live))
         .routes(routes!(server::ready))

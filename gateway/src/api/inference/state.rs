@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::Deref,
     sync::{Arc, atomic::AtomicU64},
     thread::available_parallelism,
     time::Duration,
@@ -28,9 +29,15 @@ impl Default for InferenceLimits {
     }
 }
 
-/// The state that the handlers share.
+/// The state that the handlers share. Clones share it: every layer of the router makes some for each request.
 #[derive(Clone, Debug)]
 pub struct Inference {
+    shared: Arc<Shared>,
+}
+
+/// What the clones share.
+#[derive(Debug)]
+pub struct Shared {
     pub(super) data_plane: DataPlane,
     /// The keys that requests need; none if they need none.
     pub(super) keys: Option<Keyring>,
@@ -39,15 +46,12 @@ pub struct Inference {
     /// The regions of system shared memory; none if the extension is off.
     pub(super) shared_memory: Option<SharedMemory>,
     /// The requests that would have been refused by their head for the length of the queue.
-    pub(super) hopeless: Arc<AtomicU64>,
+    pub(super) hopeless: AtomicU64,
 }
 
 impl Inference {
-    pub(super) fn telemetry(&self) -> &Telemetry {
-        self.data_plane.telemetry()
-    }
-
-    /// Creates the state, and starts the threads that parse and format large messages.
+    /// Creates the state, and starts the threads that parse and format large messages. Clients may use Triton's system shared memory extension if
+    /// `system_shared_memory` is true.
     ///
     /// # Errors
     /// The threads cannot be started.
@@ -55,10 +59,11 @@ impl Inference {
         data_plane: DataPlane,
         limits: InferenceLimits,
         keys: Option<Keyring>,
+        system_shared_memory: bool,
     ) -> io::Result<Self> {
         let body_bytes = limits.body_bytes.min(data_plane.memory().limit() / 2);
         let cores = available_parallelism().map_or(1, usize::from);
-        Ok(Self {
+        let shared = Shared {
             data_plane,
             keys,
             limits: InferenceLimits {
@@ -67,17 +72,25 @@ impl Inference {
                 ..limits
             },
             pool: WorkPool::start(cores - 1)?,
-            shared_memory: None,
-            hopeless: Arc::default(),
+            shared_memory: system_shared_memory.then(SharedMemory::default),
+            hopeless: AtomicU64::new(0),
+        };
+        Ok(Self {
+            shared: Arc::new(shared),
         })
     }
+}
 
-    /// Returns the state with Triton's system shared memory extension on or off.
-    #[must_use]
-    pub fn with_system_shared_memory(self, is_on: bool) -> Self {
-        Self {
-            shared_memory: is_on.then(SharedMemory::default),
-            ..self
-        }
+impl Deref for Inference {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Shared {
+    pub(super) fn telemetry(&self) -> &Telemetry {
+        self.data_plane.telemetry()
     }
 }

@@ -136,8 +136,8 @@ impl InferenceGateway {
                 });
             }
         });
-        let inference = Inference::new(data_plane.clone(), limits, None).unwrap();
-        let routes: Router = router(inference.with_system_shared_memory(true)).into();
+        let inference = Inference::new(data_plane.clone(), limits, None, true).unwrap();
+        let routes: Router = router(inference).into();
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),
