@@ -363,8 +363,13 @@ impl<C: Connect> Links<C> {
         replica.is_in_engine().then_some(Effect::ReplicaLost(key))
     }
 
-    /// Handles the worker's readiness for batches.
-    pub fn link_up(&mut self, key: ReplicaKey, batches: C::Batches) -> Option<Effect> {
+    /// Handles the worker's readiness for batches, whose inputs lie in memory that it shares with the gateway if `shares_memory` is true.
+    pub fn link_up(
+        &mut self,
+        key: ReplicaKey,
+        batches: C::Batches,
+        shares_memory: bool,
+    ) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
         if !matches!(replica.state, LinkState::Connecting { .. }) {
             return None;
@@ -401,6 +406,7 @@ impl<C: Connect> Links<C> {
             service,
             device: replica.device,
             time_shared: replica.is_time_shared(),
+            shares_memory,
         };
         Some(Effect::Event(Event::ReplicaReady {
             replica: key,

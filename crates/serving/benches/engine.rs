@@ -47,6 +47,7 @@ fn engine(discipline: Discipline, models: u32, replicas: u32) -> Engine {
             service: service.clone(),
             device: DeviceKey(replica),
             time_shared: false,
+            shares_memory: false,
         };
         let replica = ReplicaKey(replica);
         engine.handle(

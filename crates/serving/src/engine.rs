@@ -68,6 +68,7 @@ const ENDANGERED_PART: f64 = 8.0;
 ///     service: ServiceTimes::from_times([10, 12].map(Duration::from_millis).to_vec()),
 ///     device: DeviceKey(0),
 ///     time_shared: false,
+///     shares_memory: false,
 /// };
 /// engine.handle(Time::ZERO, Event::ReplicaReady { replica, parameters });
 /// let request = Request {

@@ -21,6 +21,13 @@ use crate::{ReplicaParameters, overhead_fit::OverheadFit};
 /// The factor by which the product may be too small because of errors of measurement.
 const TOLERANCE: f64 = 1.05;
 
+/// The factor by which the shortest time on the way grows with every batch, so that a way that has become longer is noticed.
+const AGEING: f64 = 1.01;
+
+/// The multiple of the compute time from which on the interval of arrivals is the link's: those of a replica that is always busy come as fast as it
+/// computes, for they are sent as others come back.
+const BOTTLENECK: f64 = 1.25;
+
 /// The times that batches take on the link to a replica, beside each other and alone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkEstimate {
@@ -30,12 +37,16 @@ pub(crate) struct LinkEstimate {
     interval: OverheadFit,
     /// The latest arrival of a batch, as late as if the way back were before it.
     last_arrival: Time,
+    /// The shortest time on the way of any batch, in seconds, which counts less with every further one; `None` before the first.
+    shortest: Option<f64>,
 }
 
 impl LinkEstimate {
     /// Adds an observation: a batch of `rows` rows was `overhead` on its way, there and back.
     pub(crate) fn observe(&mut self, rows: u32, dispatched: Time, overhead: Duration) {
         let (rows, arrival) = (f64::from(rows), dispatched + overhead);
+        let before = self.shortest.map_or(f64::MAX, |shortest| shortest * AGEING);
+        self.shortest = Some(overhead.as_secs_f64().min(before));
         if dispatched >= self.last_arrival {
             self.alone.observe(rows, overhead.as_secs_f64());
         }
@@ -58,6 +69,15 @@ impl LinkEstimate {
             ReplicaParameters::MOST_CREDITS,
         )
     }
+
+    /// Returns true if batches of `rows` rows, each computed in `compute`, arrive more slowly than they are computed, and not for want of `credits`:
+    /// a way that is too long for them is used better by larger batches.
+    pub(crate) fn is_bottleneck(&self, rows: u32, compute: Duration, credits: u32) -> bool {
+        let interval = self.interval.overhead(1.0).for_rows(rows);
+        let (interval, compute) = (interval.as_secs_f64(), compute.as_secs_f64());
+        let under_way = (self.shortest.unwrap_or_default() + compute) / interval * TOLERANCE;
+        interval > BOTTLENECK * compute && under_way < f64::from(credits)
+    }
 }
 
 #[cfg(test)]
@@ -68,14 +88,20 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A replica that always has as many batches as it has credits, each of which takes `latency` and then `transmission` on its way,
-    /// where batches are transmitted one after the other if `queues`.
-    fn credits(latency: Duration, transmission: Duration, compute: Duration, queues: bool) -> u32 {
+    /// Returns the estimate for a replica that always has as many batches as it has credits, at most `most`, each of which takes `latency` and then
+    /// `transmission` on its way, where batches are transmitted one after the other if `queues`.
+    fn observed(
+        latency: Duration,
+        transmission: Duration,
+        compute: Duration,
+        queues: bool,
+        most: u32,
+    ) -> LinkEstimate {
         let mut estimate = LinkEstimate::default();
         let mut away: VecDeque<(Time, Time, Time)> = VecDeque::new();
         let (mut now, mut link_free, mut computed) = (Time::ZERO, Time::ZERO, Time::ZERO);
         for _ in 0..200 {
-            while away.len() < estimate.credits(8, compute) as usize {
+            while away.len() < estimate.credits(8, compute).min(most) as usize {
                 let begin = if queues { link_free.max(now) } else { now };
                 link_free = begin + transmission;
                 let arrival = link_free + latency;
@@ -86,7 +112,28 @@ mod tests {
             now = answered;
             estimate.observe(8, dispatched, arrival.saturating_since(dispatched));
         }
-        estimate.credits(8, compute)
+        estimate
+    }
+
+    fn credits(latency: Duration, transmission: Duration, compute: Duration, queues: bool) -> u32 {
+        observed(latency, transmission, compute, queues, u32::MAX).credits(8, compute)
+    }
+
+    #[test]
+    fn a_link_is_the_bottleneck_where_it_transmits_more_slowly_than_its_replica_computes() {
+        let is_bottleneck = |latency, transmission, queues, most| {
+            let estimate = observed(MS * latency, MS * transmission, MS * 10, queues, most);
+            estimate.is_bottleneck(8, MS * 10, most)
+        };
+        assert!(is_bottleneck(1, 34, true, 16));
+        assert!(is_bottleneck(100, 15, true, 16));
+        assert!(!is_bottleneck(1, 8, true, 16));
+        // What is transmitted together arrives as fast as it is computed.
+        assert!(!is_bottleneck(1, 34, false, 16));
+        assert!(!is_bottleneck(35, 0, true, 16));
+        // A worker that takes two batches waits for a long way, not for the link.
+        assert!(!is_bottleneck(100, 0, true, 2));
+        assert!(!is_bottleneck(1, 34, false, 2));
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct ReplicaParameters {
     /// True if it shares the device in time with other such replicas: they take turns, one batch at a time. If false, it computes
     /// whenever it has a batch. [`crate::Event::TimeSharingChanged`] changes it.
     pub time_shared: bool,
+    /// True if its worker reads inputs from memory that it shares with the gateway. If false, they are transmitted to it.
+    pub shares_memory: bool,
 }
 
 impl ReplicaParameters {

@@ -167,6 +167,13 @@ impl Replica {
             .min(self.memory_limits.rows(now, bytes_per_row))
     }
 
+    /// Returns true if batches of `rows` rows are transmitted to it more slowly than it computes them.
+    pub(crate) fn waits_for_link(&self, now: Time, rows: u32) -> bool {
+        let compute = self.expectation(now).compute(rows);
+        let credits = (self.parameters.in_flight).min(ReplicaParameters::MOST_CREDITS);
+        !self.parameters.shares_memory && self.link.is_bottleneck(rows, compute, credits)
+    }
+
     /// Returns the most rows that the last batches within the objective, and the late ones, allow: see [`AdaptiveBatch`].
     pub(crate) fn adaptive_rows(&self) -> u32 {
         self.adaptive_batch.rows()
@@ -392,6 +399,7 @@ mod tests {
                 service,
                 device: DeviceKey(0),
                 time_shared: false,
+                shares_memory: false,
             },
             0,
         )

@@ -396,7 +396,8 @@ impl Driver {
                 if let Some((id, model)) = self.names(replica) {
                     tracing::info!(replica.id = %id, model.name = %model, "connected to a worker");
                 }
-                self.links.link_up(replica, batches)
+                let shares_memory = batches.shares_memory();
+                self.links.link_up(replica, batches, shares_memory)
             }
             LinkEvent::Draining => self.links.link_draining(replica),
             LinkEvent::Down(reason) => {

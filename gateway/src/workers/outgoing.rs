@@ -83,6 +83,11 @@ impl BatchSender {
         (sender, sending, queued)
     }
 
+    /// Returns true if inputs may lie in memory that is shared with the worker.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.sending.shared.is_some()
+    }
+
     /// Sends a batch after those before it. The owner limits their number. What happens to it is told as an event of the link.
     pub(crate) fn send(&mut self, batch: OutgoingBatch) {
         // Only this function adds to the queue: where it is empty, the task does not write.

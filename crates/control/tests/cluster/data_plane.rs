@@ -241,7 +241,7 @@ impl DataPlane {
     // The workers' side.
 
     pub(crate) fn connected(&mut self, now: Time, key: ReplicaKey, connection: Connection) {
-        let effect = self.links.link_up(key, connection);
+        let effect = self.links.link_up(key, connection, false);
         self.apply(now, effect);
     }
 

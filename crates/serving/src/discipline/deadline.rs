@@ -17,6 +17,9 @@
 //!   requests, or has so many waiting that their deadlines are endangered), even an idle replica waits for a partial batch to grow as long as the
 //!   batch's deadline allows, a quarter of a second at most: the other model lacks the device's time that a small batch wastes.
 //!
+//! - **Slow links.** A replica that computes batches faster than its link transmits them gets small ones, of [`LINK_BATCH`]: larger ones get no more
+//!   done, but the first row would wait for the last, and the worker would compute what has left its caches.
+//!
 //! Estimates are the profile's times corrected by the replica's observed times and, for a busy replica, with a margin for the
 //! estimate's error: a batch that is late has only cost time.
 //!
@@ -79,6 +82,10 @@ const MAX_HOLD: Duration = Duration::from_millis(250);
 
 /// The most requests that are examined for the start of a window of some number of rows. Bounds a decision.
 const WINDOW_STARTS: usize = 16;
+
+/// The bytes of a batch for a replica that waits for its link: enough that a link spends little of its time between batches, and little enough for a
+/// processor's caches. On two cores with 1 MiB of second-level cache each, batches of 1.2 and 1.8 MB get a quarter more done than such of 19 MB.
+const LINK_BATCH: u64 = 2_000_000;
 
 /// The most replicas with a free credit that are compared, beginning with the one that is done first. Bounds a decision.
 const CANDIDATES: usize = 16;
@@ -209,7 +216,7 @@ impl Deadline {
         let mut due = bound(leader);
         view.batch(
             leader,
-            view.batch_limit(replica, leader),
+            batch_limit(view, replica, leader),
             |waiting, rows| {
                 due = due.min(bound(waiting));
                 forecast.finish(rows) <= due
@@ -312,6 +319,19 @@ impl FirstToFinish {
 
 fn rows_limit(view: ModelView<'_>, replica: &Replica) -> u32 {
     replica.rows_limit().min(view.limits.max_batch_rows)
+}
+
+/// Returns the most rows of a batch with a request: fewer than the replica takes if it waits for its link.
+fn batch_limit(view: ModelView<'_>, replica: &Replica, leader: &QueuedRequest) -> u32 {
+    let limit = view.batch_limit(replica, leader);
+    let bytes_per_row = leader.request.bytes_per_row().max(1);
+    let rows = u32::try_from(LINK_BATCH / bytes_per_row).unwrap_or(u32::MAX);
+    let rows = rows.max(1);
+    if rows < limit && replica.waits_for_link(view.now, rows) {
+        rows
+    } else {
+        limit
+    }
 }
 
 /// Returns the most rows that can go before the request without making it late, or at least as many as wait, rounded up generously:
@@ -422,7 +442,7 @@ fn better_window<'a>(
     leader: &QueuedRequest,
     rows: u32,
 ) -> Option<Window<'a>> {
-    if rows >= view.batch_limit(replica, leader) {
+    if rows >= batch_limit(view, replica, leader) {
         return None;
     }
     let forecast = replica.forecast(view.now);
@@ -441,7 +461,7 @@ fn best_window<'a>(
     rate: f64,
 ) -> Option<Window<'a>> {
     let forecast = replica.forecast(view.now);
-    let limit = view.batch_limit(replica, leader);
+    let limit = batch_limit(view, replica, leader);
     let class = leader.request.class;
     // The time by which the leader's rank, and that of its equals, lies behind its deadline.
     let shift = leader

@@ -52,6 +52,7 @@ impl Run {
                 service: ServiceTimes::from_times(times),
                 device: DeviceKey(9 - key),
                 time_shared: false,
+                shares_memory: false,
             };
             let replica = ReplicaKey(key);
             engine.handle(

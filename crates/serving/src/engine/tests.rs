@@ -31,5 +31,6 @@ fn parameters(model: ModelKey, times_ms: &[u64], in_flight: u32) -> ReplicaParam
         service,
         device: DeviceKey(0),
         time_shared: false,
+        shares_memory: false,
     }
 }

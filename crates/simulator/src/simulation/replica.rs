@@ -125,6 +125,7 @@ impl SimulatedReplica {
                     u32::try_from(planned.device.0).expect("a scenario's devices are limited"),
                 ),
                 time_shared: planned.duty_cycle.is_some(),
+                shares_memory: false,
                 service: ServiceTimes::new(
                     profile,
                     planned.batch_size,

@@ -68,11 +68,11 @@ fn batches_under_way_keep_replicas_and_links_busy_and_no_more() {
 }
 
 #[test]
-fn with_more_requests_than_its_link_carries_a_device_still_answers_most_of_what_it_could() {
+fn with_more_requests_than_its_link_carries_a_device_still_answers_what_that_carries() {
     let (scenario, replicas) = with_links("queue", &[("alexnet", 2500, 1, 64)]);
     let goodput = [Discipline::Deadline, Discipline::FixedWait]
         .map(|discipline| run(&scenario, &replicas, discipline, 1).totals.goodput_rps);
-    assert!(goodput[0] >= 0.75 * LINK / PAYLOAD, "{goodput:?}");
+    assert!(goodput[0] >= 0.95 * LINK / PAYLOAD, "{goodput:?}");
     assert!(goodput[0] > goodput[1], "{goodput:?}");
 }
 

@@ -32,12 +32,12 @@ impl Default for InferenceLimits {
 /// The state that the handlers share. Clones share it: every layer of the router makes some for each request.
 #[derive(Clone, Debug)]
 pub struct Inference {
-    shared: Arc<Shared>,
+    shared: Arc<State>,
 }
 
 /// What the clones share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct State {
     pub(super) data_plane: DataPlane,
     /// The keys that requests need; none if they need none.
     pub(super) keys: Option<Keyring>,
@@ -63,7 +63,7 @@ impl Inference {
     ) -> io::Result<Self> {
         let body_bytes = limits.body_bytes.min(data_plane.memory().limit() / 2);
         let cores = available_parallelism().map_or(1, usize::from);
-        let shared = Shared {
+        let shared = State {
             data_plane,
             keys,
             limits: InferenceLimits {
@@ -82,14 +82,14 @@ impl Inference {
 }
 
 impl Deref for Inference {
-    type Target = Shared;
+    type Target = State;
 
-    fn deref(&self) -> &Shared {
+    fn deref(&self) -> &State {
         &self.shared
     }
 }
 
-impl Shared {
+impl State {
     pub(super) fn telemetry(&self) -> &Telemetry {
         self.data_plane.telemetry()
     }

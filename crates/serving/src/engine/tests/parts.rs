@@ -265,6 +265,7 @@ impl Twins {
         let parameters = ReplicaParameters {
             device,
             time_shared: random.below(2) == 0,
+            shares_memory: false,
             ..parameters(model, &times, 1 + random.small(2))
         };
         self.replicas.insert(replica, (model, device));

@@ -1026,6 +1026,43 @@ fn a_held_batch_is_sent_early_enough_for_the_observed_overhead() {
     assert!((at(now + 19)..=at(now + 21)).contains(&until), "{until}");
 }
 
+/// Returns the next batch of a replica that computes any batch in 10 ms, after one whose input of 1 MB was so many milliseconds on its way, while
+/// four others wait.
+fn batch_after(way: u64, shares_memory: bool) -> Vec<String> {
+    let mut scenario = Scenario::new(&[]);
+    let limits = ModelLimits {
+        max_batch_rows: 8,
+        max_batch_bytes: u64::MAX,
+        queue_limit: 20,
+    };
+    let model = MODEL;
+    scenario.handle(0, Event::ModelUpdated { model, limits });
+    let up = Event::ReplicaReady {
+        replica: ReplicaKey(0),
+        parameters: ReplicaParameters {
+            shares_memory,
+            ..parameters(MODEL, FLAT, 2)
+        },
+    };
+    scenario.handle(0, up);
+    for _ in 0..6 {
+        let request = Request {
+            bytes: 1_000_000,
+            ..scenario.request(10_000)
+        };
+        scenario.handle(0, Event::RequestArrived(request));
+    }
+    scenario.done(way + 10, 0, 10)
+}
+
+#[test]
+fn a_replica_gets_small_batches_where_its_link_is_slower_than_it_computes() {
+    assert_eq!(batch_after(30, false), ["batch 2 to 0: [2, 3]"]);
+    let [quick, shared] = [(4, false), (30, true)].map(|(way, shares)| batch_after(way, shares));
+    assert_eq!(quick, ["batch 2 to 0: [2, 3, 4, 5]"]);
+    assert_eq!(shared, quick);
+}
+
 #[test]
 fn an_overloaded_replica_keeps_its_throughput() {
     // One row takes 10 ms, four take 13: 100 per second with single rows, 308 with four. The load is 250, each due after 40 ms.

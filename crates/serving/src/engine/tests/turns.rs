@@ -52,6 +52,7 @@ impl Workers {
                 replica: ReplicaKey(key),
                 parameters: ReplicaParameters {
                     time_shared: true,
+                    shares_memory: false,
                     ..parameters(model, times, 2)
                 },
             });
