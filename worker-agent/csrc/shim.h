@@ -40,7 +40,7 @@ typedef struct packhorse_backbone packhorse_backbone;
 typedef struct packhorse_tensor packhorse_tensor;  // an at::Tensor, as in tch
 // A stream of a CUDA device; on the CPU the calling thread.
 typedef struct packhorse_stream packhorse_stream;
-// An event in a stream of a CUDA device: a point in the stream's work, with its time. On the CPU the time itself does.
+// An event in a stream of a CUDA device: a point in the stream's work, with its time. The caller keeps times of the CPU itself.
 typedef struct packhorse_event packhorse_event;
 // A CUDA graph: the recorded work of one run of a program.
 typedef struct packhorse_graph packhorse_graph;
