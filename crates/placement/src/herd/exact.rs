@@ -11,7 +11,7 @@ use crate::{Budget, PlaceError, milp::solver, tolerance::round_up};
 const LARGEST_TOLERANCE: f64 = 1e3;
 
 /// The weight of the mean served part of the streams in the objective, beside the smallest tolerance.
-const SERVED_WEIGHT: f64 = 1e-3;
+pub(super) const SERVED_WEIGHT: f64 = 1e-3;
 
 /// The units into which a device's memory is divided. What models need is rounded up to whole units: a solver, which meets limits
 /// within tolerances, cannot exceed a sum of whole numbers.
