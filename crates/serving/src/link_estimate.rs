@@ -61,10 +61,9 @@ impl LinkEstimate {
     pub(crate) fn credits(&self, rows: u32, compute: Duration) -> u32 {
         let times = [self.alone, self.interval].map(|fit| fit.overhead(1.0).for_rows(rows));
         let [alone, interval] = times.map(|time| time.as_secs_f64());
-        let compute = compute.as_secs_f64();
-        let under_way = (alone + compute) / compute.max(interval) * TOLERANCE;
         // A time of zero makes it no number, which is 0 here.
-        (under_way as u32).saturating_add(1).clamp(
+        let under_way = bandwidth_delay_product(alone, interval, compute.as_secs_f64()) as u32;
+        under_way.saturating_add(1).clamp(
             ReplicaParameters::LEAST_CREDITS,
             ReplicaParameters::MOST_CREDITS,
         )
@@ -75,9 +74,15 @@ impl LinkEstimate {
     pub(crate) fn is_bottleneck(&self, rows: u32, compute: Duration, credits: u32) -> bool {
         let interval = self.interval.overhead(1.0).for_rows(rows);
         let (interval, compute) = (interval.as_secs_f64(), compute.as_secs_f64());
-        let under_way = (self.shortest.unwrap_or_default() + compute) / interval * TOLERANCE;
-        interval > BOTTLENECK * compute && under_way < f64::from(credits)
+        let way = self.shortest.unwrap_or_default();
+        interval > BOTTLENECK * compute
+            && bandwidth_delay_product(way, interval, compute) < f64::from(credits)
     }
+}
+
+/// Returns the number of batches on their way or in computation that occupy the bottleneck, of these times in seconds.
+fn bandwidth_delay_product(way: f64, interval: f64, compute: f64) -> f64 {
+    (way + compute) / compute.max(interval) * TOLERANCE
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@
 //!   a credit: until then the batch could not start, and may grow. Where another model is overloaded on the same device (it drops
 //!   requests, or has so many waiting that their deadlines are endangered), even an idle replica waits for a partial batch to grow as long as the
 //!   batch's deadline allows, a quarter of a second at most: the other model lacks the device's time that a small batch wastes.
-//!
 //! - **Slow links.** A replica that computes batches faster than its link transmits them gets small ones, of [`LINK_BATCH`]: larger ones get no more
 //!   done, but the first row would wait for the last, and the worker would compute what has left its caches.
 //!
@@ -325,8 +324,7 @@ fn rows_limit(view: ModelView<'_>, replica: &Replica) -> u32 {
 fn batch_limit(view: ModelView<'_>, replica: &Replica, leader: &QueuedRequest) -> u32 {
     let limit = view.batch_limit(replica, leader);
     let bytes_per_row = leader.request.bytes_per_row().max(1);
-    let rows = u32::try_from(LINK_BATCH / bytes_per_row).unwrap_or(u32::MAX);
-    let rows = rows.max(1);
+    let rows = u32::try_from(LINK_BATCH / bytes_per_row).map_or(u32::MAX, |rows| rows.max(1));
     if rows < limit && replica.waits_for_link(view.now, rows) {
         rows
     } else {

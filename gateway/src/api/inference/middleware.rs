@@ -32,10 +32,10 @@ pub(super) async fn answer(
     request.extensions_mut().insert(identity.clone());
     let mut response = match authorize(&inference, &mut request).await {
         Ok(used) => {
-            let begin = telemetry.clock().now();
+            let used = used.map(|used| (used, telemetry.clock().now()));
             let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
             let response = answered.unwrap_or_else(|cause| panicked(&*cause));
-            if let Some(used) = used {
+            if let Some((used, begin)) = used {
                 let now = telemetry.clock().now();
                 used.end(response.status(), now.saturating_since(begin));
             }

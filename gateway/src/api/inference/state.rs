@@ -35,7 +35,7 @@ pub struct Inference {
     shared: Arc<State>,
 }
 
-/// What the clones share.
+/// The state behind all clones.
 #[derive(Debug)]
 pub struct State {
     pub(super) data_plane: DataPlane,

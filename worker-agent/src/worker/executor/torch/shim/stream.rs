@@ -30,9 +30,9 @@ unsafe impl Sync for StageStream {}
 
 /// A point in a stream's work.
 pub(in crate::executor::torch) enum StreamEvent {
-    /// Of a CUDA stream.
+    /// An event of a CUDA stream.
     Cuda(CudaEvent),
-    /// Of the CPU, whose work is done when a call returns: the time.
+    /// The time on the CPU, whose work is done when a call returns.
     Cpu(Instant),
 }
 
