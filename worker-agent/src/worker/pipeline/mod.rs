@@ -65,6 +65,9 @@ pub(crate) struct Pipeline {
     settings: PipelineSettings,
     state: Mutex<State>,
     changed: Condvar,
+    /// Held while a batch leaves the stages and is answered. Without it the answer to the next, which another thread may compute, could be
+    /// sent first.
+    answering: Mutex<()>,
 }
 
 struct State {
@@ -122,6 +125,7 @@ impl Pipeline {
                 failure: None,
             }),
             changed: Condvar::new(),
+            answering: Mutex::new(()),
         }
     }
 
@@ -266,6 +270,7 @@ impl Pipeline {
         outcome: Result<Executed, ExecutionError>,
         executor: &dyn Executor,
     ) -> Result<(), DeviceFailed> {
+        let _in_order = self.answering.lock().expect("no holder panics");
         let first = {
             let mut state = self.lock();
             state.first_since = now();

@@ -86,6 +86,8 @@ struct TestReply {
     number: u32,
     answers: mpsc::Sender<Answer>,
     wanted: bool,
+    /// What a result waits for before it is sent.
+    gate: Option<mpsc::Receiver<()>>,
 }
 
 impl BatchReply for TestReply {
@@ -94,6 +96,9 @@ impl BatchReply for TestReply {
     }
 
     fn send_result(self: Box<Self>, _outputs: Vec<OutputTensor>, _stages: StageDurations) {
+        if let Some(gate) = &self.gate {
+            gate.recv_timeout(LIMIT).unwrap();
+        }
         self.answers.send((self.number, Ok(()))).unwrap();
     }
 
@@ -167,18 +172,31 @@ impl TestBench {
     }
 
     fn push_with(&mut self, number: u32, wanted: bool) {
-        let batch = self.batch(number, wanted);
+        let batch = self.batch(number, wanted, None);
         self.pipeline.push(batch);
+    }
+
+    /// Pushes a batch whose result is sent when the gate that is returned opens.
+    fn push_gated(&mut self, number: u32) -> mpsc::Sender<()> {
+        let (open, gate) = mpsc::channel();
+        let batch = self.batch(number, true, Some(gate));
+        self.pipeline.push(batch);
+        open
     }
 
     /// Receives a batch on a thread of its own, which may compute it.
     fn receive(&mut self, number: u32) -> JoinHandle<()> {
-        let batch = self.batch(number, true);
+        let batch = self.batch(number, true, None);
         let pipeline = Arc::clone(&self.pipeline);
         thread::spawn(move || pipeline.push_or_run(batch, &NoExecutor))
     }
 
-    fn batch(&mut self, number: u32, wanted: bool) -> ReceivedBatch {
+    fn batch(
+        &mut self,
+        number: u32,
+        wanted: bool,
+        gate: Option<mpsc::Receiver<()>>,
+    ) -> ReceivedBatch {
         for stage in [Stage::CopyIn, Stage::Compute, Stage::CopyOut] {
             let (outcome, end) = mpsc::channel();
             self.outcomes.insert((number, stage), outcome);
@@ -194,6 +212,7 @@ impl TestBench {
             number,
             answers: self.answer.clone(),
             wanted,
+            gate,
         };
         ReceivedBatch {
             batch: Box::new(batch),
@@ -325,6 +344,33 @@ fn short_batches_are_computed_where_they_are_received_one_after_the_other() {
     assert!(!receiving.is_finished());
     for number in [2, 3, 4] {
         bench.end_all(number);
+        assert_eq!(bench.answer(), (number, Ok(())));
+    }
+    receiving.join().unwrap();
+}
+
+#[test]
+fn a_batch_computed_where_it_is_received_is_not_answered_before_the_one_before_it() {
+    let mut bench = TestBench::new(false, 2);
+    bench.push(1);
+    bench.end_all(1);
+    assert_eq!(bench.answer(), (1, Ok(())));
+    let open = bench.push_gated(2);
+    bench.end_all(2);
+    bench.await_begin([
+        (1, Stage::CopyIn),
+        (1, Stage::Compute),
+        (1, Stage::CopyOut),
+        (2, Stage::CopyIn),
+        (2, Stage::Compute),
+        (2, Stage::CopyOut),
+    ]);
+    let receiving = bench.receive(3);
+    bench.end_all(3);
+    let early = bench.answers.recv_timeout(Duration::from_millis(50));
+    assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout));
+    open.send(()).unwrap();
+    for number in [2, 3] {
         assert_eq!(bench.answer(), (number, Ok(())));
     }
     receiving.join().unwrap();
