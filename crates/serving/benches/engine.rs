@@ -1,4 +1,5 @@
-//! The engine's speed and allocations: one core, no sockets, workers that answer on time; and the speed of two engines on two threads.
+//! The engine's speed and allocations: one core, no sockets, workers that answer on time; the speed of two engines on two threads; and the time
+//! that it takes to move models from one engine to another.
 //!
 //! Prints one JSON object per line, for `cargo xtask bench engine`.
 #![expect(
@@ -6,7 +7,13 @@
     reason = "a measurement that another program reads"
 )]
 
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Barrier, thread, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap},
+    sync::Barrier,
+    thread,
+    time::Duration,
+};
 
 use packhorse_cluster::{Discipline, Time};
 use packhorse_contention::ServiceTimes;
@@ -223,7 +230,51 @@ fn measure_components(threads: u32) {
     );
 }
 
+/// The replicas of each model that is moved.
+const MOVED_REPLICAS: u32 = 10;
+
+/// Measures the move of every other model of an engine to a second engine, with its queue, replicas and batches in flight, and the move back. The
+/// median counts.
+fn measure_moves(models: u32, load: f64) {
+    let mut run = Run::new(Discipline::Deadline, models, MOVED_REPLICAS, load);
+    // Longer than the objective, so that the queues are as long as they become.
+    let objective_requests = OBJECTIVE.as_secs_f64() / run.gap.as_secs_f64();
+    run.serve(3 * objective_requests as u64);
+    let now = run.next;
+    let moved: BTreeSet<ModelKey> = (0..models).step_by(2).map(ModelKey).collect();
+    let mut other = Engine::new(EngineConfig {
+        discipline: Discipline::Deadline,
+        ..EngineConfig::default()
+    });
+    let mut requests = 0;
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        let start = processor_time();
+        let part = run.engine.split_off(&moved);
+        other.absorb(now, part);
+        times.push(processor_time().saturating_sub(start));
+        requests = other.books().queued + other.books().in_flight;
+        let start = processor_time();
+        let part = other.split_off(&moved);
+        run.engine.absorb(now, part);
+        times.push(processor_time().saturating_sub(start));
+    }
+    times.sort_unstable();
+    println!(
+        "{{\"models\":{},\"replicas\":{},\"load\":{load},\"requests\":{requests},\"milliseconds\":{:.3}}}",
+        moved.len(),
+        moved.len() * MOVED_REPLICAS as usize,
+        times[times.len() / 2].as_secs_f64() * 1e3
+    );
+}
+
 fn main() {
+    for models in [20, 200, 2000] {
+        for load in [0.8, 2.0] {
+            measure_moves(models, load);
+        }
+    }
+
     for threads in [1, 2] {
         measure_components(threads);
     }

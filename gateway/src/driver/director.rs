@@ -79,10 +79,16 @@ impl Director {
 
     /// Changes what is served. Once a driver has ended, nothing changes any more.
     pub(super) fn serve(&mut self, clock: Clock, drivers: &Drivers, changes: Vec<ServeChange>) {
-        let Some(mut drivers) = drivers.take() else {
+        let start = clock.now();
+        let Some(drivers) = drivers.take() else {
             return;
         };
-        let now = clock.now();
+        self.change(clock.now(), drivers, changes);
+        let pause = clock.now().saturating_since(start);
+        self.telemetry.record_engine_pause(pause);
+    }
+
+    fn change(&mut self, now: Time, mut drivers: TakenDrivers<'_>, changes: Vec<ServeChange>) {
         let new_homes = self.arrange(now, &mut drivers, &changes);
         let (mut catalog_changed, mut replicas_changed) = (false, false);
         for change in changes {

@@ -6,25 +6,42 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use prometheus_client::{
-    collector::Collector, encoding::DescriptorEncoder, metrics::MetricType, registry::Registry,
+    collector::Collector,
+    encoding::DescriptorEncoder,
+    metrics::{MetricType, histogram::Histogram},
+    registry::Registry,
 };
 
 use super::samples::{encode_samples, encode_value};
 
+/// The upper bounds of the buckets of the engines' pauses, in seconds.
+const PAUSES: [f64; 8] = [3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1];
+
 /// The metrics of the serving engines.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(super) struct EngineMetrics {
     /// The replicas that each engine decides for, by its number.
     replicas: Arc<Mutex<Vec<usize>>>,
     moved_models: Arc<AtomicU64>,
+    pauses: Histogram,
 }
 
 impl EngineMetrics {
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
+        let metrics = Self {
+            replicas: Arc::default(),
+            moved_models: Arc::default(),
+            pauses: Histogram::new(PAUSES),
+        };
+        registry.register(
+            "packhorse_engine_pause_seconds",
+            "Time for which a change of models or replicas stopped the serving engines",
+            metrics.pauses.clone(),
+        );
         registry.register_collector(Box::new(metrics.clone()));
         metrics
     }
@@ -37,6 +54,11 @@ impl EngineMetrics {
     /// Counts models that went to another engine.
     pub(super) fn count_moved(&self, models: usize) {
         self.moved_models.fetch_add(models as u64, Relaxed);
+    }
+
+    /// Records a time for which the engines were stopped.
+    pub(super) fn record_pause(&self, pause: Duration) {
+        self.pauses.observe(pause.as_secs_f64());
     }
 
     fn lock_replicas(&self) -> MutexGuard<'_, Vec<usize>> {

@@ -166,6 +166,11 @@ impl Telemetry {
         self.shared.engines.count_moved(models);
     }
 
+    /// Records a time for which the serving engines were stopped.
+    pub(crate) fn record_engine_pause(&self, pause: Duration) {
+        self.shared.engines.record_pause(pause);
+    }
+
     /// Replaces the readings of a node's GPUs.
     pub(crate) fn set_gpus(&self, node: &NodeName, gpus: Vec<GpuStatus>) {
         self.shared.gpus.set(node, gpus);

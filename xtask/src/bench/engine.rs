@@ -18,6 +18,25 @@ pub(crate) struct Options {
 
 /// A line of `crates/serving/benches/engine.rs`.
 #[derive(Deserialize)]
+#[serde(untagged)]
+enum EngineLine {
+    Decisions(Engine),
+    Move(Move),
+}
+
+/// The move of models from one engine to another.
+#[derive(Deserialize)]
+struct Move {
+    models: u32,
+    replicas: u32,
+    load: f64,
+    /// The requests that wait or are in flight.
+    requests: u64,
+    milliseconds: f64,
+}
+
+/// The decisions of a discipline.
+#[derive(Deserialize)]
 struct Engine {
     discipline: String,
     /// The number of models, none of which has a device in common with another one.
@@ -69,8 +88,14 @@ const KEPT: &str = "\n## A thousand GPUs, since";
 
 /// Measures and writes the report.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let engine: Vec<Engine> = measure("packhorse-serving", "engine")?;
-    let (components, engine): (Vec<_>, Vec<_>) =
+    let (mut engine, mut moves) = (Vec::new(), Vec::new());
+    for line in measure("packhorse-serving", "engine")? {
+        match line {
+            EngineLine::Decisions(row) => engine.push(row),
+            EngineLine::Move(row) => moves.push(row),
+        }
+    }
+    let (components, engine): (Vec<Engine>, Vec<Engine>) =
         engine.into_iter().partition(|row| row.components > 1);
     let (mut simulator, mut decisions) = (Vec::new(), Vec::new());
     for line in measure("packhorse-simulator", "simulator")? {
@@ -85,6 +110,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut text = report(
         &engine,
         &components,
+        &moves,
         &decisions,
         &simulator,
         &name.to_string_lossy(),
@@ -120,6 +146,7 @@ pub(super) fn measure<T: for<'a> Deserialize<'a>>(
 fn report(
     engine: &[Engine],
     components: &[Engine],
+    moves: &[Move],
     decisions: &[SimulatedRow],
     simulator: &[Simulator],
     picture: &str,
@@ -178,6 +205,22 @@ fn report(
             row.requests_per_s,
             row.decisions_per_s,
             row.requests_per_s / one
+        )?;
+    }
+    text += "\n## Moving models between engines\n\n\
+        Models with ten replicas each move to an engine that had none, with their queues, replicas and batches in flight; as many models stay. The processor time of one move, the median of fourteen, half of which are the way back. A gateway moves models only where a plan couples two components or leaves the engines \
+        uneven; all of its engines stop meanwhile (`packhorse_engine_pause_seconds`).\n\n\
+        | models | replicas | load | requests | ms | ns per request |\n|--:|--:|--:|--:|--:|--:|\n";
+    for row in moves {
+        writeln!(
+            text,
+            "| {} | {} | {} | {} | {:.2} | {:.0} |",
+            row.models,
+            row.replicas,
+            row.load,
+            row.requests,
+            row.milliseconds,
+            row.milliseconds * 1e6 / row.requests as f64
         )?;
     }
     text += "\n## The group servers\n\n\

@@ -97,6 +97,8 @@ async fn every_request_is_answered_while_models_come_to_share_devices_and_part_a
         panic!("{}", gateway.metrics());
     };
     assert!(moved >= 4, "{moved} models moved");
+    let pauses = metric(&gateway, "packhorse_engine_pause_seconds_count");
+    assert!(pauses[0] >= 15, "{pauses:?}: each change is one");
     let replicas = metric(&gateway, "packhorse_engine_replicas{");
     assert_eq!(replicas.iter().sum::<u64>(), 3, "{replicas:?}");
     until("no request to be left", || {

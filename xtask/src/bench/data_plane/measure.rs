@@ -82,7 +82,6 @@ pub(super) struct Stage {
 /// The generator's own delay in an open loop.
 pub(super) struct Lateness {
     pub(super) arrivals: &'static str,
-    pub(super) threads: u32,
     pub(super) rate_rps: f64,
     pub(super) throughput_rps: f64,
     pub(super) p50_ms: f64,
@@ -213,36 +212,30 @@ impl Generator {
         Ok(loaded.stages)
     }
 
-    /// Returns the generator's own delay at this rate.
+    /// Returns the generator's own delay at this rate, on so many connections.
     pub(super) fn lateness(
         &self,
         server: &dyn Server,
         rate_rps: f64,
         arrivals: &'static str,
-        threads: u32,
+        connections: u32,
         seconds: f64,
     ) -> anyhow::Result<Lateness> {
-        let rate = rate_rps.to_string();
+        let (rate, connections) = (rate_rps.to_string(), connections.to_string());
         let pace = [
             "--rate",
             &rate,
             "--arrivals",
             arrivals,
             "--connections",
-            "64",
-            "--threads",
-            &threads.to_string(),
+            &connections,
         ]
         .map(str::to_owned);
         let loaded: Loaded = self.run(server, Payload::Large, &pace, seconds)?;
         let times = &loaded.own_delay_ms;
-        println!(
-            "generator, {arrivals}, {threads} threads: p99 {:.3} ms",
-            times.p99
-        );
+        println!("generator, {arrivals}: p99 {:.3} ms", times.p99);
         Ok(Lateness {
             arrivals,
-            threads,
             rate_rps,
             throughput_rps: loaded.throughput_rps,
             p50_ms: times.p50,

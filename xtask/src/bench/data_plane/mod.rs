@@ -13,6 +13,10 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
+use nix::{
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
 use serde::Deserialize;
 
 use self::{
@@ -31,6 +35,9 @@ use crate::{
 const CONCURRENCIES: [u32; 3] = [1, 8, 32];
 /// The part of the sink's capacity at which the generator's own latency is measured.
 const GENERATOR_LOAD: f64 = 0.8;
+/// The clients of the sink's capacity, and the connections of the generator. With more of them the requests that are under way do not fit into the caches,
+/// and sink and generator both become slower.
+const GENERATOR_CONNECTIONS: u32 = 8;
 /// The rows of large batches, each of [`IMAGE_BYTES`]: 9.6 and 19.2 MB, as in figure 4.4 of the thesis.
 const LARGE: [u64; 2] = [16, 32];
 
@@ -69,7 +76,7 @@ enum Part {
     Stages,
     /// Large batches to a worker
     Messages,
-    /// The generator itself, with the HTTP server's rate
+    /// The generator itself
     Generator,
 }
 
@@ -135,6 +142,18 @@ fn build() -> anyhow::Result<()> {
     let status = status.context("start cargo")?;
     ensure!(status.success(), "cargo build: {status}");
     Ok(())
+}
+
+/// Runs this thread, and the processes that it starts meanwhile, on one core.
+fn on_core<T>(core: usize, run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let this = Pid::from_raw(0);
+    let before = sched_getaffinity(this).context("read the cores of this thread")?;
+    let mut one = CpuSet::new();
+    one.set(core).context("choose a core")?;
+    sched_setaffinity(this, &one).with_context(|| format!("run on core {core}"))?;
+    let result = run();
+    sched_setaffinity(this, &before).context("run on all cores again")?;
+    result
 }
 
 /// The settings of all measurements.
@@ -215,38 +234,49 @@ impl Bench<'_> {
         for rows in LARGE {
             for link in [&tcp, &ours] {
                 if wants(Part::Messages) {
-                    results.large.push(self.large_message(link, rows)?);
+                    let large = self.median(
+                        || self.large_message(link, rows),
+                        |row| row.network_ms * row.stream_bytes_per_s,
+                    )?;
+                    results.large.push(large);
                 }
             }
         }
         if wants(Part::Generator) {
-            results.generator = self.measure_generator(&results, &sink)?;
+            results.generator = self.measure_generator()?;
         }
         Ok(results)
     }
 
-    /// Measures the generator at a part of what the sink does at 32 at once.
-    fn measure_generator(
+    /// Measures the generator at a part of what a sink does. Each has a core of its own.
+    fn measure_generator(&self) -> anyhow::Result<Vec<Lateness>> {
+        let sink = on_core(0, || Ceiling::sink("HTTP server on one core", &[]))?;
+        on_core(1, || {
+            let clients = GENERATOR_CONNECTIONS;
+            let capacity = &self.in_turns(&[&sink], Payload::Large, clients)?[0];
+            let rate = GENERATOR_LOAD * capacity.rate_rps;
+            let measure = |arrivals| {
+                let seconds = self.options.seconds;
+                let lateness = || {
+                    self.generator
+                        .lateness(&sink, rate, arrivals, clients, seconds)
+                };
+                self.median(lateness, |row| row.p99_ms)
+            };
+            Ok(vec![measure("uniform")?, measure("poisson")?])
+        })
+    }
+
+    /// Measures once a round, and returns the measurement of which the number is the median.
+    fn median<T>(
         &self,
-        results: &Results,
-        sink: &Ceiling,
-    ) -> anyhow::Result<Vec<Lateness>> {
-        let capacity = match results.rate(Payload::Large, 32, sink.name()) {
-            Some(known) => known,
-            None => self.in_turns(&[sink], Payload::Large, 32)?[0].rate_rps,
-        };
-        let rate = GENERATOR_LOAD * capacity;
-        let seconds = self.options.seconds;
-        let mut measured = Vec::new();
-        for arrivals in ["uniform", "poisson"] {
-            for threads in [1, 2] {
-                let lateness = self
-                    .generator
-                    .lateness(sink, rate, arrivals, threads, seconds)?;
-                measured.push(lateness);
-            }
-        }
-        Ok(measured)
+        measure: impl Fn() -> anyhow::Result<T>,
+        number: impl Fn(&T) -> f64,
+    ) -> anyhow::Result<T> {
+        let rounds = 0..self.options.rounds;
+        let mut measured: Vec<T> = rounds.map(|_| measure()).collect::<Result<_, _>>()?;
+        measured.sort_by(|a, b| number(a).total_cmp(&number(b)));
+        Ok(measured.swap_remove(measured.len() / 2))
     }
 
     /// Measures servers in turns, and returns the median of each. The first turn warms up.
