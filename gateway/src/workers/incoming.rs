@@ -2,8 +2,8 @@
 //!
 //! The runtime of HTTP reads results, because the thread that reads one can then also send the answer; a thread of the link's own would have
 //! to wake another for that. Results would wait where HTTP keeps its threads busy: a task on the links' own threads therefore looks again and
-//! again while the worker has batches, and reads what was left. It looks more seldom the longer a batch takes, so that many links with long
-//! batches cost little.
+//! again while the worker has batches, and reads what was left. While nothing is left it looks more and more seldom, because each look
+//! wakes a core that may be idle.
 
 use std::{
     future::poll_fn,
@@ -22,10 +22,10 @@ use super::{
     outgoing::Sending, socket::ReadNow,
 };
 
-/// The shortest time after which the links' threads look for results that those of HTTP have not read.
+/// The time after which the links' threads look for results that those of HTTP have not read. It doubles with each look that finds none.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The longest such time.
-const MAX_PATIENCE: Duration = Duration::from_millis(20);
+const MAX_PATIENCE: Duration = Duration::from_millis(8);
 
 /// The receiving half of a connection, whichever thread reads it.
 pub(super) struct Incoming<F> {
@@ -81,11 +81,11 @@ impl<F: Fn(LinkEvent) + Send + Sync + 'static> Incoming<F> {
 
     async fn receive_what_is_left(&self, socket: &Socket) -> ConnectionError {
         let mut seen = 0;
+        let mut patience = PATIENCE;
         loop {
-            let outstanding = &self.sending.outstanding;
-            outstanding.wait_for_batch(&mut seen).await;
-            let age = outstanding.oldest_sent().map(|sent| sent.elapsed());
-            sleep((age.unwrap_or_default() / 2).clamp(PATIENCE, MAX_PATIENCE)).await;
+            self.sending.outstanding.wait_for_batch(&mut seen).await;
+            sleep(patience).await;
+            patience = MAX_PATIENCE.min(2 * patience);
             let reader = match self.reader.try_lock() {
                 Ok(reader) => reader,
                 // Another thread reads.
@@ -93,10 +93,13 @@ impl<F: Fn(LinkEvent) + Send + Sync + 'static> Incoming<F> {
                 Err(TryLockError::Poisoned(_)) => return ConnectionError::Closed,
             };
             let mut context = Context::from_waker(Waker::noop());
-            let mut stream = ReadNow(socket);
+            let mut stream = ReadNow::new(socket);
             if let Poll::Ready(error) = self.poll_with(reader, &mut context, Pin::new(&mut stream))
             {
                 return error;
+            }
+            if stream.has_read {
+                patience = PATIENCE;
             }
         }
     }
@@ -247,7 +250,7 @@ mod tests {
             } => assert_eq!(read, (0, 5)),
         }
         worker.write_all(&result(1, 5)).unwrap();
-        let late = incoming.receive(ReadNow(socket)).await;
+        let late = incoming.receive(ReadNow::new(socket)).await;
         assert!(matches!(late, ConnectionError::Closed), "{late}");
         drop(incoming);
         assert!(timeout(LIMIT, events.recv()).await.unwrap().is_none());
@@ -262,7 +265,7 @@ mod tests {
         for piece in message.chunks(9_000) {
             worker.write_all(piece).unwrap();
             let mut context = Context::from_waker(Waker::noop());
-            let mut stream = ReadNow(socket);
+            let mut stream = ReadNow::new(socket);
             assert!(
                 incoming
                     .poll(&mut context, Pin::new(&mut stream))
@@ -271,7 +274,7 @@ mod tests {
         }
         assert_eq!(computed(&mut events).await, (0, 50_000));
         worker.shutdown(Shutdown::Write).unwrap();
-        let ended = incoming.receive(ReadNow(socket)).await;
+        let ended = incoming.receive(ReadNow::new(socket)).await;
         assert!(matches!(ended, ConnectionError::Closed), "{ended}");
     }
 }

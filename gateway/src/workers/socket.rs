@@ -39,7 +39,11 @@ const USER_TIMEOUT: Duration = Duration::from_secs(5);
 const READ_NOW: usize = 16 << 10;
 
 /// Reads what a socket has at present. Its readiness wakes nobody.
-pub(super) struct ReadNow<'a>(pub(super) &'a Socket);
+pub(super) struct ReadNow<'a> {
+    socket: &'a Socket,
+    /// Whether there was anything.
+    pub(super) has_read: bool,
+}
 
 /// Writes to a socket, and listens for room only while it is full: a Unix socket has some anew whenever its peer reads.
 pub(super) struct SocketWriter<'a> {
@@ -90,18 +94,28 @@ pub(super) async fn secure(
     Ok(Either::Right(stream))
 }
 
+impl<'a> ReadNow<'a> {
+    pub(super) fn new(socket: &'a Socket) -> Self {
+        Self {
+            socket,
+            has_read: false,
+        }
+    }
+}
+
 impl AsyncRead for ReadNow<'_> {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let room = buffer.remaining().min(READ_NOW);
-        let mut socket = self.0;
+        let mut socket = self.socket;
         match socket.read(buffer.initialize_unfilled_to(room)) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
             read => {
                 buffer.advance(read?);
+                self.has_read = true;
                 Poll::Ready(Ok(()))
             }
         }
