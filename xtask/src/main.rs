@@ -15,7 +15,9 @@ mod fuzz;
 mod gpu_check;
 mod http;
 mod local;
+mod pgo;
 mod processes;
+mod release;
 mod seeds;
 mod setup;
 mod soak;
@@ -72,6 +74,8 @@ enum Chore {
     Seeds(seeds::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
+    /// Records the profile that release builds are optimised with.
+    Pgo,
     /// Builds the release archive.
     Dist(dist::Options),
     /// Builds the book of docs, and checks its commands, links and reference.
@@ -136,6 +140,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Chaos(options) => chaos::run(&options),
         Chore::Seeds(options) => seeds::run(&options),
         Chore::GpuCheck(options) => gpu_check::run(&options),
+        Chore::Pgo => pgo::run(),
         Chore::Dist(options) => dist::run(&options),
         Chore::Docs(options) => docs::run(&options),
         Chore::Web => web::run(),

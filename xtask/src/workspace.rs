@@ -24,7 +24,7 @@ pub(crate) fn python() -> PathBuf {
 /// The folder of the programs, if it is another than that of this one.
 static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
 
-/// A program of the workspace, built: they lie beside this one, unless [`use_release_programs`] was called.
+/// A program of the workspace, built: they lie beside this one, unless [`use_programs`] was called.
 pub(crate) fn program(name: &str) -> anyhow::Result<PathBuf> {
     if let Some(folder) = PROGRAMS.get() {
         return Ok(folder.join(name));
@@ -32,12 +32,10 @@ pub(crate) fn program(name: &str) -> anyhow::Result<PathBuf> {
     Ok(folder_of_this()?.join(name))
 }
 
-/// Lets [`program`] return the programs of release builds.
-pub(crate) fn use_release_programs() -> anyhow::Result<()> {
-    let folder = folder_of_this()?.with_file_name("release");
+/// Lets [`program`] return the programs of another folder.
+pub(crate) fn use_programs(folder: PathBuf) {
     // It was set to the same before.
     let _ = PROGRAMS.set(folder);
-    Ok(())
 }
 
 fn folder_of_this() -> anyhow::Result<PathBuf> {

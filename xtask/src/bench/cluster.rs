@@ -5,8 +5,9 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 
 use crate::{
+    release::{self, release_build},
     setup,
-    workspace::{cargo_build, python, root},
+    workspace::{python, root, succeed},
 };
 
 /// The flags of `overload`.
@@ -113,17 +114,13 @@ pub(crate) fn tls(options: &Tls) -> anyhow::Result<()> {
 /// Builds the programs as they are released, and runs a script of `tests/` with these flags.
 pub(crate) fn measure(script: &str, flags: &[(&str, String)]) -> anyhow::Result<()> {
     setup::run()?;
-    let status = cargo_build(&setup::PROGRAMS)
-        .arg("--release")
-        .status()
-        .context("start cargo")?;
-    ensure!(status.success(), "cargo build: {status}");
+    succeed(&mut release_build(&setup::PROGRAMS))?;
     let script = format!("tests/{script}.py");
     let flags = flags.iter();
     let status = Command::new(python())
         .args([&script, "--write"])
         .args(flags.map(|(name, value)| format!("--{name}={value}")))
-        .env("PACKHORSE_TEST_PROGRAMS", root().join("target/release"))
+        .env("PACKHORSE_TEST_PROGRAMS", release::programs())
         .current_dir(root())
         .status()
         .with_context(|| format!("start {script}"))?;

@@ -27,8 +27,9 @@ use crate::{
     http::message,
     local::{AgentFlags, Interrupt, LocalCluster},
     processes::cpu_seconds,
+    release::{self, release_build},
     setup,
-    workspace::{cargo_build, python, root, use_release_programs},
+    workspace::{python, root, succeed, use_programs},
 };
 
 const CONCURRENCIES: [usize; 3] = [1, 8, 32];
@@ -298,14 +299,13 @@ fn introduction(options: &Options) -> anyhow::Result<String> {
 /// Builds the release programs, and lets the benchmark use them.
 fn build_release_programs() -> anyhow::Result<()> {
     setup::run()?;
-    let status = cargo_build(&setup::PROGRAMS).arg("--release").status();
-    let status = status.context("start cargo")?;
-    ensure!(status.success(), "cargo build: {status}");
-    use_release_programs()
+    succeed(&mut release_build(&setup::PROGRAMS))?;
+    use_programs(release::programs());
+    Ok(())
 }
 
 /// Returns a folder of the build folder, which is empty whatever an earlier run has left there.
-fn empty_folder(name: &str) -> anyhow::Result<PathBuf> {
+pub(crate) fn empty_folder(name: &str) -> anyhow::Result<PathBuf> {
     let dir = root().join("target").join(name);
     if dir.exists() {
         fs::remove_dir_all(&dir).with_context(|| format!("remove {}", dir.display()))?;

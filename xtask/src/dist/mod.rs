@@ -13,6 +13,7 @@ use anyhow::{Context as _, ensure};
 
 use self::dependencies::Dependencies;
 use crate::{
+    release::{self, release_build},
     setup,
     workspace::{root, succeed},
 };
@@ -134,12 +135,8 @@ fn build(output: &Path) -> anyhow::Result<PathBuf> {
     let programs = output.join("programs");
     fs::create_dir_all(&programs)?;
     println!("Building with optimisation");
-    let packages = setup::PROGRAMS.iter().flat_map(|package| ["-p", package]);
-    release_build(
-        packages.chain(["--features", "packhorse-gateway/highs"]),
-        None,
-    )?;
-    let built = root().join("target/release");
+    build_packages(&setup::PROGRAMS, None)?;
+    let built = release::programs();
     for program in PROGRAMS {
         copy(&built.join(program), &programs.join(program))?;
     }
@@ -148,22 +145,17 @@ fn build(output: &Path) -> anyhow::Result<PathBuf> {
         copy(&built.join("packhorse-worker"), &programs.join(CUDA_WORKER))?;
         println!("Building the worker for machines without CUDA");
         let for_cpus = libtorch_for_cpus(&libtorch, &output.join("libtorch-cpu"))?;
-        release_build(["-p", "packhorse-worker-agent"], Some(&for_cpus))?;
+        build_packages(&["packhorse-worker-agent"], Some(&for_cpus))?;
         let worker = "packhorse-worker";
         copy(&built.join(worker), &programs.join(worker))?;
     }
     Ok(programs)
 }
 
-fn release_build<'a>(
-    arguments: impl IntoIterator<Item = &'a str>,
-    libtorch: Option<&Path>,
-) -> anyhow::Result<()> {
-    let mut cargo = Command::new("cargo");
+fn build_packages(packages: &[&str], libtorch: Option<&Path>) -> anyhow::Result<()> {
+    let mut cargo = release_build(packages);
     cargo
-        .current_dir(root())
-        .args(["build", "--release", "--locked"])
-        .args(arguments)
+        .arg("--locked")
         // The folders of libtorch and the solver on this machine are nobody else's.
         .env("PACKHORSE_RPATH", "off");
     if let Some(folder) = libtorch {

@@ -22,13 +22,14 @@ use serde::Deserialize;
 use self::{
     measure::{Generator, IMAGE_BYTES, LargeMessage, Lateness, Measurement, Payload, measure},
     report::Results,
-    servers::{Ceiling, Ours, Server},
+    servers::{Ceiling, Ours, Server, ceilings},
 };
 use crate::{
     bench::empty_folder,
     local::Interrupt,
+    release::{self, release_build},
     setup,
-    workspace::{cargo_build, program, python, root, use_release_programs},
+    workspace::{cargo_build, python, root, succeed, use_programs},
 };
 
 /// The numbers of clients of the closed loops.
@@ -98,7 +99,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if !options.no_build {
         build()?;
     }
-    use_release_programs()?;
+    use_programs(release::programs());
     let interrupt = Interrupt::listen()?;
     let dir = empty_folder("bench-data-plane")?;
     let (model, numbers) = (dir.join("sum.pt"), dir.join("numbers.npy"));
@@ -136,12 +137,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 fn build() -> anyhow::Result<()> {
     setup::run()?;
-    let mut packages = setup::PROGRAMS.to_vec();
-    packages.push("packhorse-ceilings");
-    let status = cargo_build(&packages).arg("--release").status();
-    let status = status.context("start cargo")?;
-    ensure!(status.success(), "cargo build: {status}");
-    Ok(())
+    succeed(&mut release_build(&setup::PROGRAMS))?;
+    succeed(cargo_build(&["packhorse-ceilings"]).arg("--release"))
 }
 
 /// Runs this thread, and the processes that it starts meanwhile, on one core.
@@ -307,7 +304,7 @@ impl Bench<'_> {
 
     fn large_message(&self, ours: &Ours, rows: u64) -> anyhow::Result<LargeMessage> {
         let bytes = rows * IMAGE_BYTES;
-        let mut stream = Command::new(program("packhorse-ceilings")?);
+        let mut stream = Command::new(ceilings());
         stream.args(["stream", "--bytes", &bytes.to_string()]);
         stream.args(["--seconds", &self.options.seconds.to_string()]);
         let output = stream

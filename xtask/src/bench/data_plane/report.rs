@@ -143,14 +143,15 @@ impl Results {
 fn introduction(seconds: f64, rounds: usize, load: &str, picture: &str) -> anyhow::Result<String> {
     Ok(format!(
         "# The data plane beside programs that do less\n\n\
-         Made by `cargo xtask bench data-plane --seconds {seconds} --rounds {rounds}` on {}, {}, release build.\n\n\
+         Made by `cargo xtask bench data-plane --seconds {seconds} --rounds {rounds}` on {}, {}.\n\n\
          * HTTP server alone: axum, which reads the body into `Bytes` and answers.\n\
          * Two hops: the same, but the body goes over one TCP connection to a worker process that reads it and answers 4 bytes. The plainest gateway.\n\
          * Two hops, kept memory: both sides read bodies into memory that they keep. With the sum, the worker also adds the numbers of each body up, which is the \
          work of the model that Packhorse serves.\n\
          * Packhorse: gateway and one worker on the CPU, with a TorchScript model that sums its input on one thread (`--devices cpu:1`); the link between them is TCP \
          (`--shared-memory-links off`) or shared memory, as it is on one host. The other tables, where they do not say it, are of the latter.\n\n\
-         All are in `benches/ceilings` but the last two. The servers are measured in turns within one run, by `packhorse bench` on the same cores; the \
+         All are in `benches/ceilings` but the last two, which are built as they are released, with a profile of a run under load \
+         ([what it brings](build.md#with-a-profile-of-a-run)); the others are release builds without one. The servers are measured in turns within one run, by `packhorse bench` on the same cores; the \
          first turn is thrown away, and of the others the medians are shown. Clients, servers and whatever else the machine does share its cores: absolute \
          numbers waver between runs, ratios less. When the run began, the machine's load average was {load}; what is above 0 is other work. CPU time is that of \
          the serving processes.{idle}\n\n\

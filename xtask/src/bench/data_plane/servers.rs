@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader},
     net::SocketAddr,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use crate::{
     local::{AgentFlags, Interrupt, LocalCluster},
     processes::packhorse_pids,
-    workspace::program,
+    workspace::root,
 };
 
 /// A server of the Open Inference Protocol, or what `packhorse bench` takes for one.
@@ -90,9 +90,14 @@ impl Drop for Ceiling {
     }
 }
 
+/// Returns the program of the yardsticks, which is built as any program is.
+pub(super) fn ceilings() -> PathBuf {
+    root().join("target/release/packhorse-ceilings")
+}
+
 /// Starts a program that prints its address.
 fn start(subcommand: &str, flags: &[&str]) -> anyhow::Result<(Child, SocketAddr)> {
-    let mut command = Command::new(program("packhorse-ceilings")?);
+    let mut command = Command::new(ceilings());
     command.arg(subcommand).args(flags).stdout(Stdio::piped());
     let mut child = command
         .spawn()
@@ -118,7 +123,7 @@ fn start(subcommand: &str, flags: &[&str]) -> anyhow::Result<(Child, SocketAddr)
 /// A gateway, an agent and a worker.
 pub(super) struct Ours {
     name: &'static str,
-    state_dir: std::path::PathBuf,
+    state_dir: PathBuf,
     cluster: LocalCluster,
 }
 

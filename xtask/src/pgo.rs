@@ -1,0 +1,128 @@
+//! The recording of the profile that releases are optimised with: gateway and worker count what runs under the loads of `bench data-plane`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, ensure};
+
+use crate::{
+    bench::empty_folder,
+    local::{AgentFlags, Interrupt, LocalCluster},
+    release::{counting_build, profile},
+    setup,
+    workspace::{cargo_build, program, python, root, succeed, use_programs},
+};
+
+/// The programs that count.
+const COUNTING: [&str; 2] = ["packhorse-gateway", "packhorse-worker-agent"];
+/// The load generator, which does not.
+const GENERATOR: &str = "packhorse";
+/// The model that is loaded, and the file with its input for JSON.
+const MODEL: &str = "sum.pt";
+const NUMBERS: &str = "numbers.npy";
+/// The seconds of each load.
+const SECONDS: &str = "3";
+/// The loads: clients, and bytes of the input.
+const LOADS: [(&str, &str); 5] = [
+    ("1", "64"),
+    ("8", "64"),
+    ("32", "64"),
+    ("1", "602112"),
+    ("8", "602112"),
+];
+
+/// Builds the programs that count, loads them, and writes the profile.
+pub(crate) fn run() -> anyhow::Result<()> {
+    setup::run()?;
+    let merge = merger()?;
+    let interrupt = Interrupt::listen()?;
+    let dir = empty_folder("pgo-run")?;
+    let counts = dir.join("counts");
+    println!("Building programs that count what runs");
+    let (mut build, programs) = counting_build(&COUNTING, &root().join("target/pgo"), &counts);
+    interrupt.run(&mut build)?;
+    interrupt.run(&mut cargo_build(&["packhorse-cli"]))?;
+    fs::copy(program(GENERATOR)?, programs.join(GENERATOR)).context("copy the generator")?;
+    use_programs(programs);
+    // Build scripts have counted, too.
+    fs::remove_dir_all(&counts).context("empty the folder of the counts")?;
+
+    let mut export = Command::new(python());
+    export
+        .args(["-Wignore", "xtask/src/bench/sum.py"])
+        .args([dir.join(MODEL), dir.join(NUMBERS)]);
+    interrupt.run(&mut export)?;
+    for links in ["on", "off"] {
+        load(&dir, links, &interrupt)?;
+    }
+    let counted = fs::read_dir(&counts).context("read the counts")?.count();
+    ensure!(
+        counted >= COUNTING.len(),
+        "{counted} files with counts: a program did not end by itself"
+    );
+    let profile = profile();
+    succeed(
+        Command::new(merge)
+            .args(["merge", "--sparse", "-o"])
+            .arg(&profile)
+            .arg(&counts),
+    )?;
+    println!("Wrote {}", profile.display());
+    Ok(())
+}
+
+/// Runs a cluster and all loads, then ends it.
+fn load(dir: &Path, links: &str, interrupt: &Interrupt) -> anyhow::Result<()> {
+    let state_dir = dir.join(links);
+    fs::create_dir(&state_dir).with_context(|| format!("create {}", state_dir.display()))?;
+    let agents = [AgentFlags::new("local", "cpu:1")];
+    let flags = ["--shared-memory-links", links];
+    let mut cluster = LocalCluster::start_with(&flags, &state_dir, [0, 0], &agents, interrupt)?;
+    let registration = Path::new("xtask/src/bench/sum.json");
+    cluster.register("sum", registration, &dir.join(MODEL), Stdio::null())?;
+    cluster.wait_until_ready("sum")?;
+    let bench = |clients: &str, input: &[&str]| {
+        println!("{clients} at once, {}", input.join(" "));
+        let mut bench = cluster.command()?;
+        bench
+            .args(["bench", "sum", "--slo", "10000", "--warm-up", "0"])
+            .args(["--duration", SECONDS, "--concurrency", clients])
+            .args(input)
+            .stdout(Stdio::null());
+        interrupt.run(&mut bench)
+    };
+    for (clients, bytes) in LOADS {
+        bench(clients, &["--payload-bytes", bytes])?;
+    }
+    let numbers = format!("x={}", dir.join(NUMBERS).display());
+    bench("8", &["--json-tensors", "--input", &numbers])
+}
+
+/// Returns LLVM's program that merges counts, which belongs to the toolchain.
+fn merger() -> anyhow::Result<PathBuf> {
+    let ask = |what: [&str; 2]| {
+        let output = Command::new("rustc")
+            .current_dir(root())
+            .args(what)
+            .output();
+        let output = output.context("start rustc")?;
+        ensure!(output.status.success(), "rustc {what:?}: {}", output.status);
+        anyhow::Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    };
+    let programs = PathBuf::from(ask(["--print", "sysroot"])?)
+        .join("lib/rustlib")
+        .join(ask(["--print", "host-tuple"])?)
+        .join("bin");
+    let merge = programs.join("llvm-profdata");
+    if !merge.exists() {
+        succeed(Command::new("rustup").current_dir(root()).args([
+            "component",
+            "add",
+            "llvm-tools",
+        ]))?;
+    }
+    Ok(merge)
+}
