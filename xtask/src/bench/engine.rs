@@ -207,22 +207,7 @@ fn report(
             row.requests_per_s / one
         )?;
     }
-    text += "\n## Moving models between engines\n\n\
-        Models with ten replicas each move to an engine that had none, with their queues, replicas and batches in flight; as many models stay. The processor time of one move, the median of fourteen, half of which are the way back. A gateway moves models only where a plan couples two components or leaves the engines \
-        uneven; all of its engines stop meanwhile (`packhorse_engine_pause_seconds`).\n\n\
-        | models | replicas | load | requests | ms | ns per request |\n|--:|--:|--:|--:|--:|--:|\n";
-    for row in moves {
-        writeln!(
-            text,
-            "| {} | {} | {} | {} | {:.2} | {:.0} |",
-            row.models,
-            row.replicas,
-            row.load,
-            row.requests,
-            row.milliseconds,
-            row.milliseconds * 1e6 / row.requests as f64
-        )?;
-    }
+    write_moves(&mut text, moves)?;
     text += "\n## The group servers\n\n\
         `flex`, `flex-np` and `clockwork` decide for all models of a group of devices together, in the simulator only. So the same model, devices and loads here run in \
         the simulator, without a network and with Poisson arrivals, whose time counts, too; and so do the disciplines of the engine, for comparison. A \
@@ -263,6 +248,27 @@ fn report(
         )?;
     }
     Ok(text)
+}
+
+/// Writes the section about moving models between engines.
+fn write_moves(text: &mut String, moves: &[Move]) -> anyhow::Result<()> {
+    *text += "\n## Moving models between engines\n\n\
+        Models with ten replicas each move to an engine that had none, with their queues, replicas and batches in flight; as many models stay. The processor time of one move, the median of fourteen, half of which are the way back. A gateway moves models only where a plan couples two components or leaves the engines \
+        uneven; all of its engines stop meanwhile (`packhorse_engine_pause_seconds`).\n\n\
+        | models | replicas | load | requests | ms | ns per request |\n|--:|--:|--:|--:|--:|--:|\n";
+    for row in moves {
+        writeln!(
+            text,
+            "| {} | {} | {} | {} | {:.2} | {:.0} |",
+            row.models,
+            row.replicas,
+            row.load,
+            row.requests,
+            row.milliseconds,
+            row.milliseconds * 1e6 / row.requests as f64
+        )?;
+    }
+    Ok(())
 }
 
 /// Width and height of the figure's plot area, in pixels, and the margin around it.
