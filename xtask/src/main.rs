@@ -74,7 +74,7 @@ enum Chore {
     Seeds(seeds::Options),
     /// Measures what needs a GPU, on this host or, packed, on another.
     GpuCheck(gpu_check::Options),
-    /// Records the profile that release builds are optimised with.
+    /// Records the profile that release builds are optimised with (profile-guided optimization).
     Pgo,
     /// Builds the release archive.
     Dist(dist::Options),

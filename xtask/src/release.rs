@@ -1,4 +1,4 @@
-//! The programs as they are released: with all optimisation, and with a profile of a run under load.
+//! The programs as they are released: with all optimisation, and with a profile of a run under load (profile-guided optimization).
 //!
 //! The profile says how often each part of gateway and worker ran. The compiler puts what runs often together, so that a request needs less of the
 //! machine's caches. [`crate::pgo`] records it. A function that has changed since is compiled as without a profile, which costs speed only.
@@ -8,7 +8,10 @@ use std::{
     process::Command,
 };
 
-use crate::workspace::{cargo_build, root};
+use crate::{
+    setup,
+    workspace::{cargo_build, root, succeed},
+};
 
 /// The name of the programs' profile in Cargo.toml, and of their folder.
 const BUILD: &str = "optimized";
@@ -23,6 +26,12 @@ pub(crate) fn profile() -> PathBuf {
 /// Returns the folder of the programs.
 pub(crate) fn programs() -> PathBuf {
     root().join("target").join(BUILD)
+}
+
+/// Builds all programs as they are released.
+pub(crate) fn build_programs() -> anyhow::Result<()> {
+    setup::run()?;
+    succeed(&mut release_build(&setup::PROGRAMS))
 }
 
 /// Returns the command that builds packages as they are released.

@@ -248,16 +248,15 @@ fn measure_moves(models: u32, load: f64) {
     });
     let mut requests = 0;
     let mut times = Vec::new();
+    let mut move_between = |from: &mut Engine, to: &mut Engine| {
+        let start = processor_time();
+        to.absorb(now, from.split_off(&moved));
+        times.push(processor_time().saturating_sub(start));
+    };
     for _ in 0..ROUNDS {
-        let start = processor_time();
-        let part = run.engine.split_off(&moved);
-        other.absorb(now, part);
-        times.push(processor_time().saturating_sub(start));
+        move_between(&mut run.engine, &mut other);
         requests = other.books().queued + other.books().in_flight;
-        let start = processor_time();
-        let part = other.split_off(&moved);
-        run.engine.absorb(now, part);
-        times.push(processor_time().saturating_sub(start));
+        move_between(&mut other, &mut run.engine);
     }
     times.sort_unstable();
     println!(

@@ -41,7 +41,7 @@ const READ_NOW: usize = 16 << 10;
 /// Reads what a socket has at present. Its readiness wakes nobody.
 pub(super) struct ReadNow<'a> {
     socket: &'a Socket,
-    /// Whether there was anything.
+    /// True once there was anything to read.
     pub(super) has_read: bool,
 }
 

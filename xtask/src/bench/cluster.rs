@@ -5,9 +5,8 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 
 use crate::{
-    release::{self, release_build},
-    setup,
-    workspace::{python, root, succeed},
+    release,
+    workspace::{python, root},
 };
 
 /// The flags of `overload`.
@@ -113,8 +112,7 @@ pub(crate) fn tls(options: &Tls) -> anyhow::Result<()> {
 
 /// Builds the programs as they are released, and runs a script of `tests/` with these flags.
 pub(crate) fn measure(script: &str, flags: &[(&str, String)]) -> anyhow::Result<()> {
-    setup::run()?;
-    succeed(&mut release_build(&setup::PROGRAMS))?;
+    release::build_programs()?;
     let script = format!("tests/{script}.py");
     let flags = flags.iter();
     let status = Command::new(python())

@@ -253,8 +253,9 @@ fn report(
 /// Writes the section about moving models between engines.
 fn write_moves(text: &mut String, moves: &[Move]) -> anyhow::Result<()> {
     *text += "\n## Moving models between engines\n\n\
-        Models with ten replicas each move to an engine that had none, with their queues, replicas and batches in flight; as many models stay. The processor time of one move, the median of fourteen, half of which are the way back. A gateway moves models only where a plan couples two components or leaves the engines \
-        uneven; all of its engines stop meanwhile (`packhorse_engine_pause_seconds`).\n\n\
+        Models with ten replicas each move to an engine that had none, with their queues, replicas and batches in flight; as many models stay. The \
+        processor time of one move, the median of fourteen, half of which are the way back. A gateway moves models only where a plan couples two \
+        components or leaves the engines uneven; all of its engines stop meanwhile (`packhorse_engine_pause_seconds`).\n\n\
         | models | replicas | load | requests | ms | ns per request |\n|--:|--:|--:|--:|--:|--:|\n";
     for row in moves {
         writeln!(

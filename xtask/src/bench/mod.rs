@@ -27,9 +27,8 @@ use crate::{
     http::message,
     local::{AgentFlags, Interrupt, LocalCluster},
     processes::cpu_seconds,
-    release::{self, release_build},
-    setup,
-    workspace::{python, root, succeed, use_programs},
+    release, setup,
+    workspace::{python, root, use_programs},
 };
 
 const CONCURRENCIES: [usize; 3] = [1, 8, 32];
@@ -298,8 +297,7 @@ fn introduction(options: &Options) -> anyhow::Result<String> {
 
 /// Builds the release programs, and lets the benchmark use them.
 fn build_release_programs() -> anyhow::Result<()> {
-    setup::run()?;
-    succeed(&mut release_build(&setup::PROGRAMS))?;
+    release::build_programs()?;
     use_programs(release::programs());
     Ok(())
 }

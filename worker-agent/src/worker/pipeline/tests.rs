@@ -86,7 +86,7 @@ struct TestReply {
     number: u32,
     answers: mpsc::Sender<Answer>,
     wanted: bool,
-    /// What a result waits for before it is sent.
+    /// The signal for which a result waits before it is sent.
     gate: Option<mpsc::Receiver<()>>,
 }
 
@@ -165,6 +165,15 @@ impl TestBench {
             answer,
             answers,
         }
+    }
+
+    /// Creates a pipeline without streams that has answered a batch, number 1, in a short time.
+    fn after_a_short_batch() -> Self {
+        let mut bench = Self::new(false, 2);
+        bench.push(1);
+        bench.end_all(1);
+        assert_eq!(bench.answer(), (1, Ok(())));
+        bench
     }
 
     fn push(&mut self, number: u32) {
@@ -351,10 +360,7 @@ fn short_batches_are_computed_where_they_are_received_one_after_the_other() {
 
 #[test]
 fn a_batch_computed_where_it_is_received_is_not_answered_before_the_one_before_it() {
-    let mut bench = TestBench::new(false, 2);
-    bench.push(1);
-    bench.end_all(1);
-    assert_eq!(bench.answer(), (1, Ok(())));
+    let mut bench = TestBench::after_a_short_batch();
     let open = bench.push_gated(2);
     bench.end_all(2);
     bench.await_begin([
@@ -378,10 +384,7 @@ fn a_batch_computed_where_it_is_received_is_not_answered_before_the_one_before_i
 
 #[test]
 fn a_device_that_fails_where_a_batch_is_received_ends_the_pipeline() {
-    let mut bench = TestBench::new(false, 2);
-    bench.push(1);
-    bench.end_all(1);
-    assert_eq!(bench.answer(), (1, Ok(())));
+    let mut bench = TestBench::after_a_short_batch();
     let receiving = bench.receive(2);
     let failed = ExecutionError::DeviceFailed("an illegal access".to_owned());
     bench.end_with(2, Stage::CopyIn, Err(failed));

@@ -27,8 +27,7 @@ use self::{
 use crate::{
     bench::empty_folder,
     local::Interrupt,
-    release::{self, release_build},
-    setup,
+    release,
     workspace::{cargo_build, python, root, succeed, use_programs},
 };
 
@@ -136,8 +135,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn build() -> anyhow::Result<()> {
-    setup::run()?;
-    succeed(&mut release_build(&setup::PROGRAMS))?;
+    release::build_programs()?;
     succeed(cargo_build(&["packhorse-ceilings"]).arg("--release"))
 }
 
