@@ -33,6 +33,17 @@ static LAST: [Window; WINDOW + 1] = {
     masks
 };
 
+/// The powers of ten that 64 bits hold as signed numbers.
+static TENS: [u64; MAX_DIGITS + 1] = {
+    let mut powers = [1; MAX_DIGITS + 1];
+    let mut n = 1;
+    while n <= MAX_DIGITS {
+        powers[n] = 10 * powers[n - 1];
+        n += 1;
+    }
+    powers
+};
+
 /// A number of at most 18 digits without an exponent, in a list and not its last: a comma follows it directly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortNumber {
@@ -74,11 +85,25 @@ impl ShortNumber {
     ) -> Option<Self> {
         let negative = window[0] == b'-';
         let start = usize::from(negative);
-        // One digit before the point is the usual case, in which its place need not be looked for.
-        let point = match window[start + 1] {
-            b'.' => start + 1,
-            _ => find(window, b'.').unwrap_or(len),
-        };
+        let end = at + len;
+        // One digit before the point is the usual case, in which its place is known, and the digits after it are a number.
+        if window[start + 1] == b'.' {
+            let places = len.checked_sub(start + 2).filter(|places| *places > 0)?;
+            let fraction = Digits {
+                count: places,
+                after_point: places,
+                end,
+            };
+            let whole = digit(window[start])? * TENS.get(places)?;
+            let digits = whole.checked_add(number(&fraction, text)?)?;
+            return (digits < TENS[MAX_DIGITS]).then_some(Self {
+                negative,
+                digits,
+                places: Some(places),
+                len,
+            });
+        }
+        let point = find(window, b'.').unwrap_or(len);
         let (whole, places) = if point < len {
             (point - start, Some(len - point - 1))
         } else {
@@ -92,7 +117,7 @@ impl ShortNumber {
             count: whole + places.unwrap_or_default(),
             // Without a point, all digits are where those after one are.
             after_point: places.unwrap_or(whole),
-            end: at + len,
+            end,
         };
         Some(Self {
             negative,
@@ -141,6 +166,13 @@ impl ShortNumber {
     }
 }
 
+/// Returns the value of a digit.
+#[inline]
+fn digit(character: u8) -> Option<u64> {
+    let value = character.wrapping_sub(b'0');
+    (value <= 9).then_some(u64::from(value))
+}
+
 /// Digits in a text, perhaps with a point among them.
 struct Digits {
     count: usize,
@@ -153,7 +185,6 @@ struct Digits {
 impl Digits {
     /// Returns their number; `None` if there are too many, if the text does not begin early enough, or if one is no digit.
     fn all(&self, text: &[u8]) -> Option<u64> {
-        const SHIFT: u64 = 10_u64.pow(WINDOW as u32);
         if self.count <= WINDOW {
             return self.last(text);
         }
@@ -171,8 +202,8 @@ impl Digits {
             after_point: self.after_point.min(WINDOW),
             end: self.end,
         };
-        let number = first.last(text)? * SHIFT + last.last(text)?;
-        (number < 10_u64.pow(MAX_DIGITS as u32)).then_some(number)
+        let number = first.last(text)? * TENS[WINDOW] + last.last(text)?;
+        (number < TENS[MAX_DIGITS]).then_some(number)
     }
 
     /// Returns the number of those digits of which there are no more than a window has.
@@ -211,10 +242,12 @@ fn sixteen_digits(digits: u8x16) -> Option<u64> {
     let twos = i16x8::new(twos);
     let hundreds: i16x8 = (twos & i16x8::splat(0xff)) * i16x8::splat(10) + (twos >> 8);
     let ten_thousands = hundreds.dot(i16x8::new([100, 1, 100, 1, 100, 1, 100, 1]));
-    let [a, b, c, d] = ten_thousands
+    let [a, b, c, d] = ten_thousands.to_array().map(|part| part as i16);
+    let [high, low, ..] = i16x8::new([a, b, c, d, 0, 0, 0, 0])
+        .dot(i16x8::new([10_000, 1, 10_000, 1, 0, 0, 0, 0]))
         .to_array()
         .map(|part| u64::from(part.cast_unsigned()));
-    Some((a * 10_000 + b) * 100_000_000 + c * 10_000 + d)
+    Some(high * TENS[8] + low)
 }
 
 #[cfg(test)]
@@ -324,7 +357,7 @@ mod tests {
     #[test]
     fn a_number_near_the_beginning_or_the_end_of_the_text_is_left_to_the_general_reader() {
         let [short, long]: [Scan; 2] = [ShortNumber::scan, ShortNumber::scan_long];
-        for (scan, number, windows) in [(short, "7", 1), (long, "0.1234567890123456", 2)] {
+        for (scan, number, windows) in [(short, "7", 1), (long, "0.12345678901234567", 2)] {
             let text = format!("{BEFORE}{number}{AFTER}");
             let (bytes, at) = (text.as_bytes(), BEFORE.len());
             assert!(scan(bytes, at).is_some());
