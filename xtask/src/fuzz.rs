@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, bail, ensure};
 
-use crate::workspace::root;
+use crate::workspace::{host, root};
 
 /// The flags that count the edges of the program for libFuzzer.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=3 \
@@ -108,14 +108,4 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-/// Returns the triple of this machine.
-fn host() -> anyhow::Result<String> {
-    let output = Command::new("rustc")
-        .args(["--print", "host-tuple"])
-        .output();
-    let output = output.context("start rustc")?;
-    ensure!(output.status.success(), "rustc does not say its host");
-    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
 }

@@ -11,14 +11,14 @@ use anyhow::{Context as _, ensure};
 use crate::{
     bench::empty_folder,
     local::{AgentFlags, Interrupt, LocalCluster},
-    release::{counting_build, profile},
+    release::{self, counting_build, name_compiler},
     setup,
-    workspace::{cargo_build, program, python, root, succeed, use_programs},
+    workspace::{cargo_build, host, program, python, root, rustc, succeed, use_programs},
 };
 
-/// The programs that count.
-const COUNTING: [&str; 2] = ["packhorse-gateway", "packhorse-worker-agent"];
-/// The load generator, which does not.
+/// The number of programs that count: gateway and worker.
+const COUNTING: usize = 2;
+/// The load generator, which does not count.
 const GENERATOR: &str = "packhorse";
 /// The model that is loaded, and the file with its input for JSON.
 const MODEL: &str = "sum.pt";
@@ -42,7 +42,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let dir = empty_folder("pgo-run")?;
     let counts = dir.join("counts");
     println!("Building programs that count what runs");
-    let (mut build, programs) = counting_build(&COUNTING, &root().join("target/pgo"), &counts);
+    let (mut build, programs) = counting_build(&root().join("target/pgo"), &counts);
     interrupt.run(&mut build)?;
     interrupt.run(&mut cargo_build(&["packhorse-cli"]))?;
     fs::copy(program(GENERATOR)?, programs.join(GENERATOR)).context("copy the generator")?;
@@ -60,16 +60,22 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     let counted = fs::read_dir(&counts).context("read the counts")?.count();
     ensure!(
-        counted >= COUNTING.len(),
+        counted >= COUNTING,
         "{counted} files with counts: a program did not end by itself"
     );
-    let profile = profile();
+    let profile = release::profile();
     succeed(
         Command::new(merge)
             .args(["merge", "--sparse", "-o"])
             .arg(&profile)
             .arg(&counts),
     )?;
+    name_compiler()?;
+    // Cargo does not see that the profile has changed.
+    let former = release::programs();
+    if former.exists() {
+        fs::remove_dir_all(former).context("remove the programs of the former profile")?;
+    }
     println!("Wrote {}", profile.display());
     Ok(())
 }
@@ -103,18 +109,9 @@ fn load(dir: &Path, links: &str, interrupt: &Interrupt) -> anyhow::Result<()> {
 
 /// Returns LLVM's program that merges counts, which belongs to the toolchain.
 fn merger() -> anyhow::Result<PathBuf> {
-    let ask = |what: [&str; 2]| {
-        let output = Command::new("rustc")
-            .current_dir(root())
-            .args(what)
-            .output();
-        let output = output.context("start rustc")?;
-        ensure!(output.status.success(), "rustc {what:?}: {}", output.status);
-        anyhow::Ok(String::from_utf8(output.stdout)?.trim().to_owned())
-    };
-    let programs = PathBuf::from(ask(["--print", "sysroot"])?)
+    let programs = PathBuf::from(rustc(&["--print", "sysroot"])?)
         .join("lib/rustlib")
-        .join(ask(["--print", "host-tuple"])?)
+        .join(host()?)
         .join("bin");
     let merge = programs.join("llvm-profdata");
     if !merge.exists() {

@@ -4,23 +4,40 @@
 //! machine's caches. [`crate::pgo`] records it. A function that has changed since is compiled as without a profile, which costs speed only.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
+use anyhow::{Context as _, ensure};
+
 use crate::{
     setup,
-    workspace::{cargo_build, root, succeed},
+    workspace::{cargo_build, root, rustc, succeed},
 };
 
 /// The name of the programs' profile in Cargo.toml, and of their folder.
 const BUILD: &str = "optimized";
-/// The package with the solver, which releases have.
-const GATEWAY: &str = "packhorse-gateway";
+/// The packages that the profile is of. They are always built together: with other features of a common dependency, a crate is another crate to
+/// the profile.
+const PROFILED: [&str; 2] = ["packhorse-gateway", "packhorse-worker-agent"];
+/// The solver, which releases have.
+const FEATURES: &str = "packhorse-gateway/highs";
+/// The packages that it is not of.
+const OTHERS: [&str; 1] = ["packhorse-cli"];
 
 /// Returns the file of the profile.
 pub(crate) fn profile() -> PathBuf {
     root().join("xtask/release.profdata")
+}
+
+/// Writes the compiler's name beside the profile, which is for this compiler.
+pub(crate) fn name_compiler() -> anyhow::Result<()> {
+    fs::write(compiler_file(), rustc(&["--version"])?).context("write the compiler's name")
+}
+
+fn compiler_file() -> PathBuf {
+    profile().with_extension("rustc")
 }
 
 /// Returns the folder of the programs.
@@ -31,42 +48,49 @@ pub(crate) fn programs() -> PathBuf {
 /// Builds all programs as they are released.
 pub(crate) fn build_programs() -> anyhow::Result<()> {
     setup::run()?;
-    succeed(&mut release_build(&setup::PROGRAMS))
+    build_programs_with(|_| ())
 }
 
-/// Returns the command that builds packages as they are released.
-pub(crate) fn release_build(packages: &[&str]) -> Command {
-    let use_profile = format!("-Cprofile-use={}", profile().display());
-    build(
-        packages,
-        &[&use_profile, "-Cllvm-args=-no-pgo-warn-mismatch"],
-    )
-}
-
-/// Returns the command that builds packages in a folder, such that they count what runs and write it to another folder when they end; and the folder
-/// of the programs.
-pub(crate) fn counting_build(
-    packages: &[&str],
-    folder: &Path,
-    counts: &Path,
-) -> (Command, PathBuf) {
-    let mut cargo = build(
-        packages,
-        &[&format!("-Cprofile-generate={}", counts.display())],
+/// Builds all programs as they are released, by commands with further flags. Fails if another compiler recorded the profile, which then may be
+/// of no use.
+pub(crate) fn build_programs_with(flags: impl Fn(&mut Command)) -> anyhow::Result<()> {
+    let (profiled, compiler) = (
+        fs::read_to_string(compiler_file()).context("read the profile's compiler")?,
+        rustc(&["--version"])?,
     );
+    ensure!(
+        profiled == compiler,
+        "{} is of {profiled}, this is {compiler}: record it anew with `cargo xtask pgo`",
+        profile().display()
+    );
+    let use_profile = format!("-Cprofile-use={}", profile().display());
+    let rustflags = [&use_profile, "-Cllvm-args=-no-pgo-warn-mismatch"];
+    for mut cargo in [profiled_build(&rustflags), build(&OTHERS, &rustflags)] {
+        flags(&mut cargo);
+        succeed(&mut cargo)?;
+    }
+    Ok(())
+}
+
+/// Returns the command that builds the programs that the profile is of in a folder, such that they count what runs and write it to another folder
+/// when they end; and the folder of the programs.
+pub(crate) fn counting_build(folder: &Path, counts: &Path) -> (Command, PathBuf) {
+    let mut cargo = profiled_build(&[&format!("-Cprofile-generate={}", counts.display())]);
     cargo.arg("--target-dir").arg(folder);
     (cargo, folder.join(BUILD))
 }
 
-fn build(packages: &[&str], flags: &[&str]) -> Command {
+fn profiled_build(rustflags: &[&str]) -> Command {
+    let mut cargo = build(&PROFILED, rustflags);
+    cargo.args(["--features", FEATURES]);
+    cargo
+}
+
+fn build(packages: &[&str], rustflags: &[&str]) -> Command {
     let mut cargo = cargo_build(packages);
     cargo
         .args(["--profile", BUILD])
         // Unlike RUSTFLAGS it may contain paths with spaces.
-        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-    // A crate with other features is another crate to the profile.
-    if packages.contains(&GATEWAY) {
-        cargo.args(["--features", "packhorse-gateway/highs"]);
-    }
+        .env("CARGO_ENCODED_RUSTFLAGS", rustflags.join("\x1f"));
     cargo
 }

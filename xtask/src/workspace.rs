@@ -54,6 +54,24 @@ pub(crate) fn cargo_build(packages: &[&str]) -> Command {
     cargo
 }
 
+/// Returns what the compiler prints for these arguments.
+pub(crate) fn rustc(arguments: &[&str]) -> anyhow::Result<String> {
+    let mut rustc = Command::new("rustc");
+    rustc.current_dir(root()).args(arguments);
+    let output = rustc.output().context("start rustc")?;
+    ensure!(
+        output.status.success(),
+        "rustc {arguments:?}: {}",
+        output.status
+    );
+    Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+}
+
+/// Returns the triple of this machine.
+pub(crate) fn host() -> anyhow::Result<String> {
+    rustc(&["--print", "host-tuple"])
+}
+
 /// The time, for limits on waiting and for what is shown to people.
 #[expect(clippy::disallowed_methods, reason = "a tool that waits and measures")]
 pub(crate) fn now() -> Instant {

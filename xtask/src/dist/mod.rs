@@ -13,8 +13,7 @@ use anyhow::{Context as _, ensure};
 
 use self::dependencies::Dependencies;
 use crate::{
-    release::{self, release_build},
-    setup,
+    release, setup,
     workspace::{root, succeed},
 };
 
@@ -135,7 +134,7 @@ fn build(output: &Path) -> anyhow::Result<PathBuf> {
     let programs = output.join("programs");
     fs::create_dir_all(&programs)?;
     println!("Building with optimisation");
-    build_packages(&setup::PROGRAMS, None)?;
+    build_with(None)?;
     let built = release::programs();
     for program in PROGRAMS {
         copy(&built.join(program), &programs.join(program))?;
@@ -145,23 +144,23 @@ fn build(output: &Path) -> anyhow::Result<PathBuf> {
         copy(&built.join("packhorse-worker"), &programs.join(CUDA_WORKER))?;
         println!("Building the worker for machines without CUDA");
         let for_cpus = libtorch_for_cpus(&libtorch, &output.join("libtorch-cpu"))?;
-        build_packages(&["packhorse-worker-agent"], Some(&for_cpus))?;
+        build_with(Some(&for_cpus))?;
         let worker = "packhorse-worker";
         copy(&built.join(worker), &programs.join(worker))?;
     }
     Ok(programs)
 }
 
-fn build_packages(packages: &[&str], libtorch: Option<&Path>) -> anyhow::Result<()> {
-    let mut cargo = release_build(packages);
-    cargo
-        .arg("--locked")
-        // The folders of libtorch and the solver on this machine are nobody else's.
-        .env("PACKHORSE_RPATH", "off");
-    if let Some(folder) = libtorch {
-        cargo.env("LIBTORCH", folder);
-    }
-    succeed(&mut cargo)
+fn build_with(libtorch: Option<&Path>) -> anyhow::Result<()> {
+    release::build_programs_with(|cargo| {
+        cargo
+            .arg("--locked")
+            // The folders of libtorch and the solver on this machine are nobody else's.
+            .env("PACKHORSE_RPATH", "off");
+        if let Some(folder) = libtorch {
+            cargo.env("LIBTORCH", folder);
+        }
+    })
 }
 
 /// Makes a libtorch without CUDA of links to one with it: what `packhorse setup` installs.

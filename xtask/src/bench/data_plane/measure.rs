@@ -102,6 +102,31 @@ pub(super) struct LargeMessage {
     pub(super) network_ms: f64,
 }
 
+impl LargeMessage {
+    /// Returns the rate of our link, in bytes per second.
+    pub(super) fn link_bytes_per_s(&self) -> f64 {
+        self.bytes as f64 / self.network_ms * 1e3
+    }
+
+    /// Returns the rate of our link over that of the raw connection.
+    pub(super) fn ratio(&self) -> f64 {
+        self.link_bytes_per_s() / self.stream_bytes_per_s
+    }
+}
+
+impl fmt::Display for LargeMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {}: {:.2} GB/s, {:.2} of a TCP connection",
+            Payload::Images(self.bytes / IMAGE_BYTES).name(),
+            self.server,
+            self.link_bytes_per_s() / 1e9,
+            self.ratio()
+        )
+    }
+}
+
 /// The measurement of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Measurement {

@@ -229,10 +229,9 @@ impl Bench<'_> {
         for rows in LARGE {
             for link in [&tcp, &ours] {
                 if wants(Part::Messages) {
-                    let large = self.median(
-                        || self.large_message(link, rows),
-                        |row| row.network_ms * row.stream_bytes_per_s,
-                    )?;
+                    let large =
+                        self.median(|| self.large_message(link, rows), LargeMessage::ratio)?;
+                    println!("{large}");
                     results.large.push(large);
                 }
             }

@@ -124,16 +124,14 @@ impl Results {
             answer back; beside it a TCP connection between two threads that write and read such messages from kept memory, with two on their way.\n\n\
             | batch | link of | TCP connection, GB/s | link, GB/s | ratio |\n|---|---|--:|--:|--:|\n";
         for row in &self.large {
-            let (stream, link) = (
-                row.stream_bytes_per_s / 1e9,
-                row.bytes as f64 / row.network_ms / 1e6,
-            );
             writeln!(
                 page,
-                "| {} | {} | {stream:.2} | {link:.2} | {:.2} |",
+                "| {} | {} | {:.2} | {:.2} | {:.2} |",
                 Payload::Images(row.bytes / IMAGE_BYTES).name(),
                 row.server,
-                link / stream
+                row.stream_bytes_per_s / 1e9,
+                row.link_bytes_per_s() / 1e9,
+                row.ratio()
             )?;
         }
         Ok(())
