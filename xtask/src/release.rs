@@ -21,10 +21,10 @@ const BUILD: &str = "optimized";
 /// The packages that the profile is of. They are always built together: with other features of a common dependency, a crate is another crate to
 /// the profile.
 const PROFILED: [&str; 2] = ["packhorse-gateway", "packhorse-worker-agent"];
+/// The packages that the profile is not of.
+const OTHERS: [&str; 1] = ["packhorse-cli"];
 /// The solver, which releases have.
 const FEATURES: &str = "packhorse-gateway/highs";
-/// The packages that it is not of.
-const OTHERS: [&str; 1] = ["packhorse-cli"];
 
 /// Returns the file of the profile.
 pub(crate) fn profile() -> PathBuf {
@@ -33,7 +33,8 @@ pub(crate) fn profile() -> PathBuf {
 
 /// Writes the compiler's name beside the profile, which is for this compiler.
 pub(crate) fn name_compiler() -> anyhow::Result<()> {
-    fs::write(compiler_file(), rustc(&["--version"])?).context("write the compiler's name")
+    let name = rustc(&["--version"])? + "\n";
+    fs::write(compiler_file(), name).context("write the compiler's name")
 }
 
 fn compiler_file() -> PathBuf {
@@ -54,10 +55,9 @@ pub(crate) fn build_programs() -> anyhow::Result<()> {
 /// Builds all programs as they are released, by commands with further flags. Fails if another compiler recorded the profile, which then may be
 /// of no use.
 pub(crate) fn build_programs_with(flags: impl Fn(&mut Command)) -> anyhow::Result<()> {
-    let (profiled, compiler) = (
-        fs::read_to_string(compiler_file()).context("read the profile's compiler")?,
-        rustc(&["--version"])?,
-    );
+    let profiled =
+        fs::read_to_string(compiler_file()).context("read the name of the profile's compiler")?;
+    let (profiled, compiler) = (profiled.trim(), rustc(&["--version"])?);
     ensure!(
         profiled == compiler,
         "{} is of {profiled}, this is {compiler}: record it anew with `cargo xtask pgo`",

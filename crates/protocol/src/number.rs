@@ -25,6 +25,17 @@ pub(crate) const POWERS: [f64; 23] = [
     1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 
+/// The powers of ten that 64 bits hold as signed numbers.
+pub(crate) static TENS: [u64; 19] = {
+    let mut powers = [1; 19];
+    let mut n = 1;
+    while n < powers.len() {
+        powers[n] = 10 * powers[n - 1];
+        n += 1;
+    }
+    powers
+};
+
 impl<'a> Number<'a> {
     /// Returns the number at the start of the text, by JSON's grammar.
     #[inline]
@@ -180,17 +191,6 @@ fn eight_digits(digits: u64) -> u64 {
 /// Appends digits to the mantissa like [`digits`], but eight at a time, with leading zeros for those that are missing.
 #[inline]
 fn many_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
-    const POWERS: [u64; 9] = [
-        1,
-        10,
-        100,
-        1000,
-        10_000,
-        100_000,
-        1_000_000,
-        10_000_000,
-        100_000_000,
-    ];
     while let Some(window) = bytes.get(at..).and_then(<[u8]>::first_chunk) {
         // Digits become 0 to 9; adding 0x76 carries everything above 9 into the byte's highest bit.
         let values = u64::from_le_bytes(*window) ^ 0x3030_3030_3030_3030;
@@ -200,7 +200,7 @@ fn many_digits(bytes: &[u8], mut at: usize, mut mantissa: u64) -> (u64, usize) {
             return (mantissa, at);
         }
         let value = eight_digits(values << (64 - 8 * count));
-        mantissa = mantissa.wrapping_mul(POWERS[count]).wrapping_add(value);
+        mantissa = mantissa.wrapping_mul(TENS[count]).wrapping_add(value);
         at += count;
         if count < 8 {
             return (mantissa, at);

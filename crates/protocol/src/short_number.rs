@@ -9,7 +9,7 @@ use std::array;
 
 use wide::{i16x8, u8x16};
 
-use crate::number::POWERS;
+use crate::number::{POWERS, TENS};
 
 /// The most digits, of which every number has 63 bits.
 const MAX_DIGITS: usize = 18;
@@ -31,17 +31,6 @@ static LAST: [Window; WINDOW + 1] = {
         n += 1;
     }
     masks
-};
-
-/// The powers of ten that 64 bits hold as signed numbers.
-static TENS: [u64; MAX_DIGITS + 1] = {
-    let mut powers = [1; MAX_DIGITS + 1];
-    let mut n = 1;
-    while n <= MAX_DIGITS {
-        powers[n] = 10 * powers[n - 1];
-        n += 1;
-    }
-    powers
 };
 
 /// A number of at most 18 digits without an exponent, in a list and not its last: a comma follows it directly.

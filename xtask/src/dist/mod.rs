@@ -151,6 +151,7 @@ fn build(output: &Path) -> anyhow::Result<PathBuf> {
     Ok(programs)
 }
 
+/// Builds the programs for any machine, with another libtorch than that of the environment if one is given.
 fn build_with(libtorch: Option<&Path>) -> anyhow::Result<()> {
     release::build_programs_with(|cargo| {
         cargo

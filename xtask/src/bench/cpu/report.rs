@@ -101,7 +101,7 @@ fn introduction(options: &Options) -> anyhow::Result<String> {
     let (flag, build) = if *dev {
         (" --dev", "our programs as the profile `dev` builds them")
     } else {
-        ("", "release build")
+        ("", "our programs as they are released")
     };
     Ok(format!(
         "# A network on the CPU\n\n\
