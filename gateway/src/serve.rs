@@ -7,6 +7,7 @@ mod handshake;
 mod limits;
 mod local_client;
 mod overflow;
+mod receive_window;
 mod server;
 mod stream;
 

@@ -242,10 +242,10 @@ impl InferenceClient {
             header(STAGES_HEADER, b"1");
         }
         head.extend(b"\r\n");
-        Ok(EncodedRequest {
-            head: head.into(),
-            body: body.into_chunks().collect(),
-        })
+        Ok(EncodedRequest::new(
+            head.into(),
+            body.into_chunks().collect(),
+        ))
     }
 
     /// Returns a connection that is not pooled, for benchmarks. It connects with its first request.

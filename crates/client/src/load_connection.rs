@@ -2,19 +2,22 @@
 //!
 //! [`InferenceClient`](crate::InferenceClient) encodes a request, asks a pool for a connection and copies the answer, each time. A
 //! benchmark that shares the machine with the gateway should cost less than what it measures: a [`LoadConnection`] writes shared bytes
-//! in one vectored write, reads into memory that it keeps, and looks at no more of an answer than its head.
+//! in one vectored write, reads into memory that it keeps, and looks at no more of an answer than its head. The bytes of a large request
+//! are a file in memory, whose pages the system sends as they are: sockets of one machine pass them on, and only the server copies.
 
 use std::{
-    io::{self, IoSlice},
+    fs::File,
+    io::{self, IoSlice, Write as _},
     sync::Arc,
     time::Duration,
 };
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use packhorse_api::ServerTiming;
+use rustix::fs::{MemfdFlags, memfd_create, sendfile};
 use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest},
     net::TcpStream,
     time::timeout,
 };
@@ -29,6 +32,8 @@ const MAX_HEAD: usize = 64 << 10;
 const MAX_BODY: usize = 1 << 30;
 /// The size of the buffer that an answer is read to, in bytes, if it is not larger.
 const READ_BUFFER: usize = 16 << 10;
+/// The size of a request, in bytes, from which it is sent from a file. Smaller ones take longer so.
+const MIN_FILE: usize = 64 << 10;
 /// The longest time to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The longest time of an exchange. It exceeds the largest timeout of an inference request.
@@ -37,11 +42,25 @@ const EXCHANGE_LIMIT: Duration = Duration::from_secs(70);
 /// A request as it is sent.
 #[derive(Clone, Debug)]
 pub struct EncodedRequest {
-    pub(crate) head: Bytes,
-    pub(crate) body: Vec<Bytes>,
+    head: Bytes,
+    body: Vec<Bytes>,
+    /// Head and body of a large request, where the system has files in memory.
+    file: Option<Arc<File>>,
 }
 
 impl EncodedRequest {
+    pub(crate) fn new(head: Bytes, body: Vec<Bytes>) -> Self {
+        let mut request = Self {
+            head,
+            body,
+            file: None,
+        };
+        if request.byte_len() >= MIN_FILE {
+            request.file = request.to_file().map(Arc::new).ok();
+        }
+        request
+    }
+
     /// Returns the number of bytes of head and body.
     pub fn byte_len(&self) -> usize {
         self.head.len() + self.body_len()
@@ -50,6 +69,18 @@ impl EncodedRequest {
     /// Returns the number of bytes of the body.
     pub fn body_len(&self) -> usize {
         self.body.iter().map(Bytes::len).sum()
+    }
+
+    fn pieces(&self) -> impl Iterator<Item = &Bytes> {
+        std::iter::once(&self.head).chain(&self.body)
+    }
+
+    fn to_file(&self) -> io::Result<File> {
+        let mut file = File::from(memfd_create("packhorse-request", MemfdFlags::CLOEXEC)?);
+        for piece in self.pieces() {
+            file.write_all(piece)?;
+        }
+        Ok(file)
     }
 }
 
@@ -170,7 +201,10 @@ impl LoadConnection {
         buffer.clear();
         *body_len = 0;
         // A refusal can arrive before the request is sent, and end the sending.
-        let sent = write(stream, request).await;
+        let sent = match (&*stream, &request.file) {
+            (Either::Left(stream), Some(file)) => send_file(stream, file, request.byte_len()).await,
+            _ => write(stream, request).await,
+        };
         let head = loop {
             if let Some((head, len)) = parse_head(buffer)? {
                 buffer.advance(len);
@@ -210,7 +244,7 @@ impl Listener {
 }
 
 async fn write(stream: &mut (impl AsyncWrite + Unpin), request: &EncodedRequest) -> io::Result<()> {
-    let pieces = std::iter::once(&request.head).chain(&request.body);
+    let pieces = request.pieces();
     let mut slices: Vec<IoSlice<'_>> = pieces.map(|piece| IoSlice::new(piece)).collect();
     let mut rest = &mut slices[..];
     IoSlice::advance_slices(&mut rest, 0);
@@ -221,6 +255,21 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), request: &EncodedRequest)
         }
     }
     stream.flush().await
+}
+
+/// Sends this many bytes from the start of a file.
+async fn send_file(stream: &TcpStream, file: &File, len: usize) -> io::Result<()> {
+    let mut sent = 0;
+    while let rest @ 1.. = len.saturating_sub(usize::try_from(sent).map_err(io::Error::other)?) {
+        stream.writable().await?;
+        let send = || Ok(sendfile(stream, file, Some(&mut sent), rest)?);
+        match stream.try_io(Interest::WRITABLE, send) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Returns an error where nothing was read.

@@ -17,6 +17,7 @@ use super::{
     handshake::begin,
     limits::{BUFFER_BYTES, ConnectionLimits, HEAD_LIMIT},
     overflow::Overflow,
+    receive_window,
 };
 
 /// The time for the last answers to leave after the handlers have ended.
@@ -46,6 +47,9 @@ impl Server {
         tls: Option<Arc<Reloaded<ServerTls>>>,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
+        if let Err(e) = receive_window::widen(&listener) {
+            tracing::warn!(error = %e, "large requests of a new connection may come slowly");
+        }
         let server = Self {
             address: listener.local_addr()?,
             stop: CancellationToken::new(),
