@@ -259,14 +259,16 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), request: &EncodedRequest)
 
 /// Sends this many bytes from the start of a file.
 async fn send_file(stream: &TcpStream, file: &File, len: usize) -> io::Result<()> {
-    let mut sent = 0;
-    while let rest @ 1.. = len.saturating_sub(usize::try_from(sent).map_err(io::Error::other)?) {
+    let mut left = len;
+    let mut position = 0;
+    while left > 0 {
         stream.writable().await?;
-        let send = || Ok(sendfile(stream, file, Some(&mut sent), rest)?);
-        match stream.try_io(Interest::WRITABLE, send) {
+        let take = || Ok(sendfile(stream, file, Some(&mut position), left)?);
+        match stream.try_io(Interest::WRITABLE, take) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-            _ => {}
+            Ok(taken) => left -= taken,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
