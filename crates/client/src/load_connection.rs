@@ -32,7 +32,7 @@ const MAX_HEAD: usize = 64 << 10;
 const MAX_BODY: usize = 1 << 30;
 /// The size of the buffer that an answer is read to, in bytes, if it is not larger.
 const READ_BUFFER: usize = 16 << 10;
-/// The size of a request, in bytes, from which it is sent from a file. Smaller ones take longer so.
+/// The size of a request, in bytes, from which it is sent from a file. Smaller ones gain nothing.
 const MIN_FILE: usize = 64 << 10;
 /// The longest time to connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
