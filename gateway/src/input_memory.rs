@@ -1,6 +1,6 @@
-//! The memory that the gateway shares with the workers of a model version on its host: the bodies of its binary requests.
+//! The memory that the gateway shares with the workers of a model version on its host: the tensors of its binary requests.
 //!
-//! A body is received into it before the replica that will compute it is known: all links of the version share one arena, and each worker
+//! Tensors are received into it before the replica that will compute them is known: all links of the version share one arena, and each worker
 //! maps it. Another version's workers cannot read it. While no worker of this host serves the version there is none, and bodies are in
 //! ordinary memory; so are those for which it has no room.
 //!
@@ -68,7 +68,7 @@ pub(crate) struct LinkedInputs {
     arena: Arc<CountedArena>,
 }
 
-/// Memory for a body, or for an input that was not received into it.
+/// Memory for the tensors of a body, or for an input that was not received into it.
 #[derive(Debug)]
 pub(crate) struct InputBytes {
     bytes: ArenaBytes,
@@ -129,7 +129,7 @@ impl InputMemory {
         Ok(LinkedInputs { memory, arena })
     }
 
-    /// Returns memory for a body of this length; `None` if there is no link, or no room.
+    /// Returns memory for tensors of this length; `None` if there is no link, or no room.
     pub(crate) fn take(&self, length: u64) -> Option<InputBytes> {
         let arena = lock(&self.attached).arena.clone()?;
         arena.take(usize::try_from(length).ok()?)

@@ -38,6 +38,15 @@ int packhorse_buffer_view(const packhorse_tensor *buffer, uint64_t offset, int s
   });
 }
 
+int packhorse_tensor_over(const void *memory, int scalar_type, const int64_t *dims, size_t rank, packhorse_tensor **tensor, char **message) {
+  return guarded(message, [&] {
+    const auto options = at::TensorOptions().dtype(static_cast<c10::ScalarType>(scalar_type));
+    // libtorch has no tensors that cannot be written. The caller's program does not write.
+    *tensor = wrap(at::from_blob(const_cast<void *>(memory), at::IntArrayRef(dims, rank), options));
+    return PACKHORSE_OK;
+  });
+}
+
 int packhorse_cuda_peak_memory(int cuda_device, uint64_t *bytes, char **message) {
   return guarded(message, [&] {
     const auto stats = at::accelerator::getDeviceStats(static_cast<c10::DeviceIndex>(cuda_device));

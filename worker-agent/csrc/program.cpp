@@ -2,6 +2,7 @@
 
 #include "program.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #ifdef __GLIBC__
@@ -13,6 +14,7 @@
 #include <ATen/DeviceAccelerator.h>
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/codegen/fuser/interface.h>
+#include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
 #include <torch/csrc/jit/passes/frozen_conv_add_relu_fusion.h>
 #include <torch/csrc/jit/passes/frozen_ops_to_mkldnn.h>
@@ -131,6 +133,17 @@ void optimize_frozen(std::shared_ptr<torch::jit::Graph> graph) {
   torch::jit::EliminateDeadCode(graph);
 }
 
+// Returns true if it is certain that a run of a frozen program writes to none of its inputs, and keeps none: where it uses its module, it has
+// state that could not be frozen.
+bool only_reads_inputs(const std::shared_ptr<torch::jit::Graph> &graph) {
+  const auto values = graph->inputs();
+  if (values.front()->hasUses()) {
+    return false;
+  }
+  const torch::jit::AliasDb aliases(graph);
+  return std::none_of(values.begin() + 1, values.end(), [&](const torch::jit::Value *input) { return aliases.hasWriters(input); });
+}
+
 std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std::vector<at::Tensor> inputs) {
   if (module.package) {
     return module.package->boxed_run(std::move(inputs));
@@ -196,10 +209,12 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
     if (optimization >= PACKHORSE_FROZEN) {
       loaded = torch::jit::freeze(loaded);
     }
+    // Before it is rewritten to operators of which the analysis knows less.
+    const bool only_reads = only_reads_inputs(loaded.get_method("forward").graph());
     if (optimization >= PACKHORSE_OPTIMIZED) {
       optimize_frozen(loaded.get_method("forward").graph());
     }
-    *module = new packhorse_module{loaded.get_method("forward"), nullptr};
+    *module = new packhorse_module{loaded.get_method("forward"), nullptr, only_reads};
     if (cuda_device >= 0) {
       // The parameters were copied in the default stream, for which the worker's streams do not wait.
       at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));
@@ -224,6 +239,8 @@ int packhorse_module_arity(const packhorse_module *module, size_t *required, siz
     return PACKHORSE_OK;
   });
 }
+
+int packhorse_module_only_reads_inputs(const packhorse_module *module) { return module->only_reads_inputs ? 1 : 0; }
 
 int packhorse_module_forward(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,
                              size_t input_count, packhorse_tensor **outputs, size_t capacity, size_t *output_count,

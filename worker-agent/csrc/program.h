@@ -18,6 +18,8 @@ struct packhorse_module {
   std::optional<torch::jit::Method> forward;
   // If not null, the program was compiled ahead of time.
   std::unique_ptr<Package> package;
+  // True if no run writes to an input, or keeps one.
+  bool only_reads_inputs = false;
 };
 
 namespace {

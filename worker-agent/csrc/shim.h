@@ -57,6 +57,9 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
 // The least and the largest number of arguments of `forward`. A package does not check the number of its arguments.
 int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message);
 
+// 1 if it is certain that no run of the program writes to an input or keeps one, else 0. A package is never certain.
+int packhorse_module_only_reads_inputs(const packhorse_module *module);
+
 // Runs `forward` in a stream. Writes at most `capacity` outputs, which then belong to the caller alone, and their number; if there are more
 // than `capacity`, none is written.
 int packhorse_module_forward(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,
@@ -160,6 +163,10 @@ int packhorse_buffer_new(uint64_t size, int pinned, packhorse_tensor **buffer, c
 
 // 1 if another tensor uses the buffer's memory, else 0.
 int packhorse_buffer_is_shared(const packhorse_tensor *buffer);
+
+// Creates a tensor over memory of the caller's, whose address is a multiple of 64. The memory must be readable as long as the tensor, and
+// whatever a program makes of it without a copy.
+int packhorse_tensor_over(const void *memory, int scalar_type, const int64_t *dims, size_t rank, packhorse_tensor **tensor, char **message);
 
 // Creates a tensor in the buffer's memory at `offset`, a multiple of 64.
 int packhorse_buffer_view(const packhorse_tensor *buffer, uint64_t offset, int scalar_type, const int64_t *dims, size_t rank,

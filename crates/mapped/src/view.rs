@@ -4,7 +4,7 @@ use std::{
     fs::File,
     io,
     os::fd::{AsFd as _, OwnedFd},
-    ptr,
+    ptr::{self, NonNull},
 };
 
 use bytes::BytesMut;
@@ -12,8 +12,8 @@ use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 
 use crate::mapping::Mapping;
 
-/// A mapping of another process's memory, for reading. The other process may write to it at any time, so that its bytes are only copied
-/// and never borrowed.
+/// A mapping of another process's memory, for reading. The other process may write to it at any time, so that its bytes are only copied,
+/// or read by foreign code at their address, and never borrowed.
 #[derive(Debug)]
 pub struct View(Mapping);
 
@@ -46,7 +46,7 @@ impl View {
     /// # Errors
     /// They are not all within the memory.
     pub fn copy_to(&self, offset: u64, to: &mut [u8]) -> Result<(), OutOfRange> {
-        let from = self.range(offset, to.len())?;
+        let from = self.address(offset, to.len())?.as_ptr();
         // SAFETY: the range is within the mapping, whose file cannot shrink, and `to` is elsewhere: it is borrowed from this process. If
         // the peer breaks the protocol and writes meanwhile, the copy has undefined bytes, which are bytes all the same.
         unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) };
@@ -59,7 +59,7 @@ impl View {
     /// It is not within the memory.
     pub fn append_to(&self, offset: u64, length: u64, to: &mut BytesMut) -> Result<(), OutOfRange> {
         let length = usize::try_from(length).map_err(|_| OutOfRange)?;
-        let from = self.range(offset, length)?;
+        let from = self.address(offset, length)?.as_ptr();
         to.reserve(length);
         let end = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
         // SAFETY: as in `copy_to`; `to` has room for the range, and has its bytes afterwards.
@@ -70,14 +70,17 @@ impl View {
         Ok(())
     }
 
-    /// Returns the address of a range.
-    fn range(&self, offset: u64, length: usize) -> Result<*const u8, OutOfRange> {
+    /// Returns the address of a range, which is mapped as long as the view lives. A write to it ends the process.
+    ///
+    /// # Errors
+    /// It is not within the memory.
+    pub fn address(&self, offset: u64, length: usize) -> Result<NonNull<u8>, OutOfRange> {
         let start = usize::try_from(offset).map_err(|_| OutOfRange)?;
         let end = start.checked_add(length).ok_or(OutOfRange)?;
         if end > self.0.size() {
             return Err(OutOfRange);
         }
-        Ok(self.0.at(start).as_ptr())
+        Ok(self.0.at(start))
     }
 }
 
@@ -109,6 +112,11 @@ mod tests {
         assert_eq!(copy, *b"ello");
         let mut appended = BytesMut::from("say ");
         view.append_to(sent.offset(), 5, &mut appended).unwrap();
+        let distance = |start, end| {
+            let address = |offset| view.address(offset, 1).unwrap().addr().get();
+            address(end) - address(start)
+        };
+        assert_eq!(distance(0, sent.offset()) as u64, sent.offset());
         assert_eq!(appended, "say hello");
     }
 
@@ -119,6 +127,7 @@ mod tests {
         assert_eq!(view.copy_to(SIZE - 2, &mut to), Ok(()));
         for offset in [SIZE - 1, SIZE, u64::MAX - 1, u64::MAX] {
             assert_eq!(view.copy_to(offset, &mut to), Err(OutOfRange), "{offset}");
+            assert_eq!(view.address(offset, 2), Err(OutOfRange), "{offset}");
         }
         let mut to = BytesMut::new();
         for (offset, length) in [(0, SIZE + 1), (1, u64::MAX), (u64::MAX, 1)] {

@@ -30,6 +30,14 @@ pub(crate) struct Submission {
     pub(crate) deadline: Time,
 }
 
+impl Submission {
+    /// Returns the address of its first input's first byte; `None` if that has none.
+    pub(super) fn address(&self) -> Option<usize> {
+        let first = self.inputs.first()?.data().chunks().next()?;
+        Some(first.as_ptr().addr())
+    }
+}
+
 /// The result of a request.
 pub(crate) type RequestResult = Result<AnsweredRequest, UnansweredRequest>;
 

@@ -516,7 +516,7 @@ fn receive_batch(
             }
         }
         Payload::Shared(memory, ranges) => memory
-            .gather(ranges, &header.inputs, &mut *batch)
+            .load(ranges, &header.inputs, &mut *batch)
             .map_err(|OutOfRange| ConnectionError::OutOfRange(header.id.0))?,
     }
     let received_at = now();

@@ -1,7 +1,7 @@
 //! The memory that a gateway of this host and the worker share on one connection: the inputs are in the gateway's, the outputs in the worker's.
 //!
-//! Inputs are gathered into the executor's own buffer, which is pinned for a GPU and may be written by the program; the gateway's memory is
-//! mapped for reading. Outputs are copied to the arena, where they stay until the gateway releases them.
+//! The gateway's memory is mapped for reading. A batch that lies there in one piece is computed from it where the executor can do so; otherwise
+//! it is gathered into the executor's own buffer, which is pinned for a GPU and may be written by the program. Outputs are copied to the arena, where they stay until the gateway releases them.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
         fd::{AsFd as _, OwnedFd},
         unix::net::UnixStream,
     },
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use packhorse_mapped::{
@@ -29,7 +29,7 @@ const SHARED_FROM: u64 = 16 << 10;
 
 /// The memory of both sides.
 pub(super) struct SharedMemory {
-    inputs: View,
+    inputs: Arc<View>,
     outputs: Arena,
     /// The outputs that the gateway has not released.
     unreleased: Mutex<BTreeMap<BatchId, Vec<ArenaBytes>>>,
@@ -49,14 +49,35 @@ impl SharedMemory {
         let sent = send_with_descriptor(socket.as_fd(), &message, outputs.as_fd())?;
         (&mut &*socket).write_all(&message[sent..])?;
         Ok(Self {
-            inputs,
+            inputs: Arc::new(inputs),
             outputs,
             unreleased: Mutex::default(),
         })
     }
 
+    /// Gives a batch its inputs, which lie in these ranges one after the other.
+    pub(super) fn load(
+        &self,
+        ranges: &[ByteRange],
+        headers: &[TensorHeader],
+        batch: &mut dyn PreparedBatch,
+    ) -> Result<(), OutOfRange> {
+        if let [range] = ranges {
+            let mut end = range.offset;
+            let offset = |header: &TensorHeader| {
+                end.checked_add(header.byte_len())
+                    .map(|next| std::mem::replace(&mut end, next))
+            };
+            let offsets: Option<Vec<u64>> = headers.iter().map(offset).collect();
+            if batch.take_in_place(&self.inputs, &offsets.ok_or(OutOfRange)?) {
+                return Ok(());
+            }
+        }
+        self.gather(ranges, headers, batch)
+    }
+
     /// Copies a payload that lies in these ranges to the inputs of a batch, one after the other.
-    pub(super) fn gather(
+    fn gather(
         &self,
         ranges: &[ByteRange],
         headers: &[TensorHeader],

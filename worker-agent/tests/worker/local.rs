@@ -192,3 +192,54 @@ fn a_gateway_without_shared_memory_sends_in_line_on_the_same_socket() {
     ));
     assert!(link.close_reason().contains("expects a batch"));
 }
+
+#[cfg(feature = "torch")]
+mod torch {
+    use super::*;
+    use crate::torch;
+
+    /// Sends three batches of a row with the numbers 1, 2 and 3, which are overwritten after the answer. Returns the number of each answer.
+    fn answers(module: &str) -> [u8; 3] {
+        let [x, y] = ["x", "y"].map(|name| vec![tensor(name, "FP32", &[-1, 3])]);
+        let task = torch::task(module, program(1, x, y));
+        let worker = Worker::serve(&task);
+        let (mut link, inputs, _) = LocalLink::share(&worker, &task);
+        [1, 2, 3].map(|number: u8| {
+            let input = Tensor::fp32(&[1, 3], &[number.into(); 3]);
+            let mut place = inputs.take(input.bytes.len()).unwrap();
+            place.copy_from_slice(&input.bytes);
+            let range = ByteRange {
+                offset: place.offset(),
+                length: place.len() as u64,
+            };
+            let header = BatchHeader {
+                id: BatchId(number.into()),
+                rows: 1,
+                inputs: vec![input.header],
+            };
+            link.send(&ToWorker::SharedBatch(header, vec![range]));
+            let message = link.message();
+            assert!(matches!(message, ToGateway::Result(_)), "{message:?}");
+            place.fill(0xff);
+            let mut output = [[0; 4]; 3];
+            link.stream.read_exact(output.as_flattened_mut()).unwrap();
+            assert_eq!(output, [output[0]; 3]);
+            f32::from_le_bytes(output[0]) as u8
+        })
+    }
+
+    #[test]
+    fn a_program_that_only_reads_its_inputs_answers_what_it_computes_or_gets() {
+        assert_eq!(answers("Twice"), [2, 4, 6]);
+        assert_eq!(answers("Echo"), [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_program_may_write_to_its_inputs_and_keep_them() {
+        assert_eq!(answers("InPlace"), [4, 6, 8]);
+        // The input of the previous run, of which the first is the warm-up.
+        for module in ["Keeper", "Collector"] {
+            assert_eq!(answers(module)[1..], [1, 2], "{module}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 import sys
 import warnings
-from typing import Dict, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
 import torch
 
@@ -121,6 +121,20 @@ class Keeper(torch.nn.Module):
         before = self.kept
         self.kept = x
         return before
+
+
+class Collector(torch.nn.Module):
+    """Returns the input of the previous run, of all that it collects."""
+
+    collected: List[torch.Tensor]
+
+    def __init__(self):
+        super().__init__()
+        self.collected = [torch.zeros(1, 3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.collected.append(x)
+        return self.collected[-2]
 
 
 class Greedy(torch.nn.Module):
@@ -278,5 +292,5 @@ rows_last = RowsLast().eval()
 for name, factor in [("Once", 1.0), ("Twice", 2.0)]:
     torch.jit.script(Headed(rows_last, Upright(factor)).eval()).save(f"{sys.argv[1]}/Upright{name}.pt")
 torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
-for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Greedy, Glutton]:
+for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

@@ -118,8 +118,9 @@ impl IncomingBody {
 
 /// The place of a body that is received.
 pub(super) enum Place {
-    /// Memory that is shared with workers, of the announced length.
-    Shared(InputBytes),
+    /// JSON of this length in memory of its own, and what follows in memory that is shared with workers, where tensors of a batch may lie
+    /// side by side.
+    Shared(usize, InputBytes),
     /// In one piece, because all of it will be read.
     OnePiece,
     /// In the pieces in which it comes.
@@ -128,8 +129,8 @@ pub(super) enum Place {
 
 /// The received part of a body.
 enum ReceivedBody {
-    /// In memory that is shared with workers, of which the first part is filled.
-    Placed(InputBytes, usize),
+    /// In memory that is shared with workers, but for the JSON at its beginning.
+    Shared(SharedBody),
     /// In one piece.
     OnePiece(BytesMut),
     /// In pieces. Small ones are joined.
@@ -139,7 +140,12 @@ enum ReceivedBody {
 impl ReceivedBody {
     fn new(place: Place) -> Self {
         match place {
-            Place::Shared(place) => Self::Placed(place, 0),
+            Place::Shared(json_length, tensors) => Self::Shared(SharedBody {
+                json: BytesMut::new(),
+                json_length,
+                tensors,
+                filled: 0,
+            }),
             Place::OnePiece => Self::OnePiece(BytesMut::new()),
             Place::Pieces => Self::Pieces(Pieces::default()),
         }
@@ -147,7 +153,7 @@ impl ReceivedBody {
 
     fn len(&self) -> u64 {
         match self {
-            Self::Placed(_, filled) => *filled as u64,
+            Self::Shared(body) => (body.json.len() + body.filled) as u64,
             Self::OnePiece(bytes) => bytes.len() as u64,
             Self::Pieces(pieces) => pieces.len(),
         }
@@ -156,12 +162,7 @@ impl ReceivedBody {
     /// Adds a piece, after which at least `more` bytes will come.
     fn push(&mut self, piece: &Bytes, more: u64) {
         match self {
-            Self::Placed(place, filled) => {
-                let end = *filled + piece.len();
-                // HTTP ends the body at its announced length.
-                place.bytes_mut()[*filled..end].copy_from_slice(piece);
-                *filled = end;
-            }
+            Self::Shared(body) => body.push(piece),
             Self::OnePiece(bytes) => {
                 if bytes.capacity() < bytes.len() + piece.len() {
                     let coming = usize::try_from(more).unwrap_or(usize::MAX);
@@ -177,10 +178,38 @@ impl ReceivedBody {
 
     fn finish(self) -> ByteRope {
         match self {
-            Self::Placed(place, filled) => ByteRope::from(Bytes::from_owner(place).slice(..filled)),
+            Self::Shared(body) => body.finish(),
             Self::OnePiece(bytes) => ByteRope::from(bytes.freeze()),
             Self::Pieces(pieces) => pieces.finish(),
         }
+    }
+}
+
+/// The received part of a body whose tensors are shared with workers.
+struct SharedBody {
+    json: BytesMut,
+    /// The length of the JSON when it is complete.
+    json_length: usize,
+    tensors: InputBytes,
+    /// The bytes of `tensors` that have been received.
+    filled: usize,
+}
+
+impl SharedBody {
+    fn push(&mut self, piece: &[u8]) {
+        let missing = self.json_length - self.json.len();
+        let (json, tensors) = piece.split_at(missing.min(piece.len()));
+        self.json.extend_from_slice(json);
+        let end = self.filled + tensors.len();
+        // HTTP ends the body at its announced length.
+        self.tensors.bytes_mut()[self.filled..end].copy_from_slice(tensors);
+        self.filled = end;
+    }
+
+    fn finish(self) -> ByteRope {
+        let mut rope = ByteRope::from(self.json.freeze());
+        rope.push(Bytes::from_owner(self.tensors).slice(..self.filled));
+        rope
     }
 }
 
@@ -226,6 +255,7 @@ impl Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{input_memory::InputMemories, memory::MemoryBudget};
 
     #[test]
     fn small_pieces_are_copied_and_large_ones_are_not() {
@@ -242,6 +272,28 @@ mod tests {
         assert_eq!(chunks.len(), 5, "{body:?}");
         assert_eq!(chunks[3].as_ptr(), large.as_ptr());
         assert!(body.to_bytes().ends_with(b"end"));
+    }
+
+    #[test]
+    fn tensors_begin_a_range_of_shared_memory_wherever_the_body_is_cut() {
+        let memories = InputMemories::new(MemoryBudget::new(64 << 20));
+        let memory = memories.of(&"m:1".parse().unwrap());
+        let link = memory.link().unwrap();
+        let sent: Vec<u8> = (0..=255).cycle().take(5_000).collect();
+        for size in [1, 7, 30, 31, 5_000] {
+            let place = Place::Shared(30, memory.take(4_970).unwrap());
+            let mut body = ReceivedBody::new(place);
+            for piece in sent.chunks(size) {
+                body.push(&Bytes::copy_from_slice(piece), 0);
+            }
+            assert_eq!(body.len(), 5_000);
+            let mut body = body.finish();
+            assert_eq!(body.split_to(30).to_bytes(), sent[..30], "{size}");
+            assert_eq!(body.chunks().count(), 1);
+            let tensors = body.to_bytes();
+            assert_eq!(tensors, sent[30..], "{size}");
+            assert_eq!(link.arena().offset_of(&tensors), Some(0));
+        }
     }
 
     #[test]

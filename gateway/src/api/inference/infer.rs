@@ -46,8 +46,8 @@ use crate::{
 const LARGE_JSON: u64 = 64 << 10;
 /// The size of a body in bytes from which on a request that has no hope is refused without reading it.
 const LARGE_BODY: u64 = 64 << 10;
-/// The size of a binary body in bytes from which on it is received into memory that is shared with workers of this host.
-const SHARED_BODY: u64 = 16 << 10;
+/// The size of a body's binary tensors in bytes from which on they are received into memory that is shared with workers of this host.
+const SHARED_TENSORS: u64 = 16 << 10;
 /// The memory of a request besides its tensors, in bytes: the head, tasks, entries of tables, and outputs that are copied.
 const REQUEST_BYTES: u64 = 8 << 10;
 /// The size of an output in bytes up to which it is copied, so that a client that does not read does not keep a worker's whole result
@@ -416,15 +416,19 @@ fn place(
     if encoding != Encoding::Identity {
         return Place::Pieces;
     }
-    let announced = body.announced().filter(|bytes| {
-        (SHARED_BODY..=inference.limits.body_bytes).contains(bytes)
-            && header_length.is_some_and(|json| json < *bytes)
-    });
-    match announced.and_then(|bytes| model.inputs.take(bytes)) {
-        Some(shared) => Place::Shared(shared),
-        None if header_length.is_none() => Place::OnePiece,
-        None => Place::Pieces,
-    }
+    let Some(json) = header_length else {
+        return Place::OnePiece;
+    };
+    let announced = body
+        .announced()
+        .filter(|bytes| *bytes <= inference.limits.body_bytes);
+    let tensors = announced
+        .and_then(|bytes| bytes.checked_sub(json))
+        .filter(|bytes| *bytes >= SHARED_TENSORS);
+    let shared = tensors.and_then(|bytes| model.inputs.take(bytes));
+    shared.map_or(Place::Pieces, |tensors| {
+        Place::Shared(json as usize, tensors)
+    })
 }
 
 /// Returns true if a hopeless request is read all the same.

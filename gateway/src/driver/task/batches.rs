@@ -33,6 +33,7 @@ impl Driver {
         replica: ReplicaKey,
         requests: &[RequestKey],
     ) {
+        let requests = &self.in_row_order(replica, requests);
         let pending: Vec<&PendingRequest> = requests
             .iter()
             .map(|request| &self.requests[request])
@@ -93,6 +94,17 @@ impl Driver {
             }
             Err(error) => self.fail_batch(now, batch, error.into(), BatchError::Rejected),
         }
+    }
+
+    /// Returns the requests of a batch in the order that their rows shall have: inputs that lie side by side in memory that is shared with
+    /// the worker are then one range, which need not be gathered.
+    fn in_row_order(&mut self, replica: ReplicaKey, requests: &[RequestKey]) -> Vec<RequestKey> {
+        let mut requests = requests.to_vec();
+        let batches = self.links.batches_mut(replica);
+        if batches.is_some_and(|batches| batches.shares_memory()) {
+            requests.sort_by_cached_key(|request| self.requests[request].submission.address());
+        }
+        requests
     }
 
     /// Returns the model of a replica that a request is sent to, which is the requested one, or another variant of the requested family.

@@ -47,7 +47,7 @@ impl PendingRequest {
 pub(super) struct InFlightBatch {
     pub(super) model: Arc<ServedModel>,
     pub(super) replica: ReplicaKey,
-    /// The requests in their order, with the rows of each. Some may have been cancelled since.
+    /// The requests in the order of their rows, with the number of rows of each. Some may have been cancelled since.
     pub(super) requests: Vec<(RequestKey, u32)>,
     pub(super) dispatched: Time,
     /// The time at which the last of the requests arrived.

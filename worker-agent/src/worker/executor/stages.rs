@@ -1,8 +1,9 @@
 //! The seam between the worker and its executors: a trait for the executor, and one for a batch in each stage.
 
-use std::{any::Any, time::Duration};
+use std::{any::Any, sync::Arc, time::Duration};
 
 use packhorse_cluster::ByteCount;
+use packhorse_mapped::View;
 use packhorse_wire::TensorHeader;
 
 use super::error::ExecutionError;
@@ -52,6 +53,12 @@ pub(crate) trait PreparedBatch: Any + Send {
     /// Returns the bytes of an input, [`TensorHeader::byte_len`] of them: little-endian, row-major, without gaps. Their content is
     /// undefined until it is written.
     fn input_mut(&mut self, index: usize) -> &mut [u8];
+
+    /// Takes the inputs from where they lie, at these offsets of memory that is readable and does not change until the batch is answered.
+    /// Returns false if they must be written to [`PreparedBatch::input_mut`] instead.
+    fn take_in_place(&mut self, _memory: &Arc<View>, _offsets: &[u64]) -> bool {
+        false
+    }
 
     /// Copies the inputs to the device, or enqueues the copies.
     fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError>;

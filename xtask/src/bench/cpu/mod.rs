@@ -29,6 +29,9 @@ use crate::{
 /// The registration, which is the signature of the worker's own benchmark too.
 const REGISTRATION: &str = "xtask/src/bench/mobilenet.json";
 const MODEL: &str = "mobilenet";
+/// The time of a load before it is measured, in seconds: what is in flight at the end was not answered in its window, and at the beginning
+/// of the window as much must be under way.
+const WARM_UP_S: u64 = 1;
 /// The environment by which glibc keeps memory that is freed, as workers have it.
 const KEPT_MEMORY: [(&str, &str); 4] = [
     ("MALLOC_ARENA_MAX", "1"),
@@ -195,7 +198,8 @@ impl Bench<'_> {
         let clients = if batch == 1 { 1 } else { CLIENTS };
         let mut client = Command::new(program("packhorse")?);
         client
-            .args(["bench", MODEL, "--json", "--slo", "10000", "--warm-up", "0"])
+            .args(["bench", MODEL, "--json", "--slo", "10000"])
+            .args(["--warm-up", &WARM_UP_S.to_string()])
             .args(["--duration", &self.seconds.to_string()])
             .args(["--concurrency", &clients.to_string()])
             .args([
@@ -214,8 +218,9 @@ impl Bench<'_> {
             "Packhorse did not answer all requests: {}",
             report.errors
         );
-        // The request before the load, and those that ended after it.
-        let all = (report.requests.all + 1 + u64::from(clients)) as f64;
+        // The request before the load, those of the warm-up, and those that ended after it.
+        let warm_up = report.throughput_rps * WARM_UP_S as f64;
+        let all = (report.requests.all + 1 + u64::from(clients)) as f64 + warm_up;
         Ok(Measured {
             images_per_s: report.throughput_rps,
             p50_ms: Some(report.latency_ms.p50),

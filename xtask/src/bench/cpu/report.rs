@@ -39,7 +39,8 @@ impl Results {
         writeln!(
             page,
             "\n## Batches of {BATCH} images\n\n\
-             Packhorse has {CLIENTS} clients with one image each, which ask again as soon as they have their answer.\n\n\
+             Packhorse has {CLIENTS} clients with one image each, which ask again as soon as they have their answer, and is measured from the second \
+             second on: as many requests are then under way when the measurement begins as when it ends.\n\n\
              | | images/s | over the defaults | over optimised libtorch | CPU ms per image | faults per image | start, s |\n\
              |---|--:|--:|--:|--:|--:|--:|"
         )?;

@@ -3,6 +3,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use packhorse_mapped::View;
 use packhorse_wire::TensorHeader;
 use tch::Tensor;
 
@@ -11,16 +12,13 @@ use super::{
     error::TorchError,
     graphs::InputShapes,
     row_padding::RowPadding,
-    shim::{Graph, HostTensor, StageStream, StreamEvent, header_of},
+    shim::{ALIGNMENT, Graph, HostTensor, SharedInputs, StageStream, StreamEvent, header_of},
 };
 use crate::executor::{
     error::ExecutionError,
     pool::Pooled,
     stages::{ComputedBatch, Executed, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage},
 };
-
-/// The alignment of tensors in a buffer, in bytes.
-const ALIGNMENT: usize = 64;
 
 /// A batch whose inputs are being filled.
 pub(super) struct Prepared {
@@ -29,6 +27,8 @@ pub(super) struct Prepared {
     /// The inputs as the program gets them.
     inputs: Vec<BufferedTensor>,
     padding: Option<RowPadding>,
+    /// The inputs if they are not in the buffers.
+    shared: Option<SharedInputs>,
 }
 
 /// A batch whose inputs are on the device, or are being copied there.
@@ -39,6 +39,8 @@ pub(super) struct Loaded {
     inputs: Vec<Tensor>,
     copy_in: Interval,
     padding: Option<RowPadding>,
+    /// The memory of the inputs if they are not in the buffers.
+    _shared: Option<SharedInputs>,
 }
 
 /// A batch whose outputs are on the device, or are being computed.
@@ -141,6 +143,7 @@ impl Prepared {
             buffers,
             inputs,
             padding,
+            shared: None,
         })
     }
 
@@ -170,6 +173,14 @@ impl PreparedBatch for Prepared {
         self.buffers.inputs.bytes_mut(range.start, len)
     }
 
+    fn take_in_place(&mut self, memory: &Arc<View>, offsets: &[u64]) -> bool {
+        if self.padding.is_none() && self.device.only_reads_inputs {
+            let headers = self.inputs.iter().map(|input| input.header.clone());
+            self.shared = SharedInputs::find(memory, offsets, headers.collect());
+        }
+        self.shared.is_some()
+    }
+
     fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError> {
         Ok(Box::new((*self).load()?))
     }
@@ -183,6 +194,7 @@ impl Prepared {
             mut buffers,
             inputs: layout,
             padding,
+            shared,
         } = self;
         if let Some(padding) = padding {
             for Range { start, end } in layout.iter().map(BufferedTensor::range) {
@@ -195,7 +207,10 @@ impl Prepared {
         };
         let stream = &buffers.device.streams.copy_in;
         let start = stream.record_event()?;
-        let inputs = buffers.copy_to_device(&layout)?;
+        let inputs = match &shared {
+            Some(shared) => shared.tensors()?,
+            None => buffers.copy_to_device(&layout)?,
+        };
         let end = stream.record_event()?;
         Ok(Loaded {
             buffers,
@@ -203,6 +218,7 @@ impl Prepared {
             inputs,
             copy_in: Interval { start, end },
             padding,
+            _shared: shared,
         })
     }
 }

@@ -95,12 +95,17 @@ impl TorchExecutor {
                 outputs: Buffer::new(0, pinned)?,
             })
         };
+        let only_reads = match &code {
+            Code::Programs(programs) => programs.iter().all(Module::only_reads_inputs),
+            Code::OfBackbone { .. } => false,
+        };
         let allocated = (0..buffers).map(|_| allocate()).collect::<Result<_, _>>();
         Ok(Self {
             device: Arc::new(Device {
                 code,
                 graphs: OnceLock::new(),
                 cuda_index: options.cuda_device,
+                only_reads_inputs: only_reads && options.cuda_device.is_none(),
                 streams,
                 buffers: Pool::new(allocated.map_err(ExecutionError::from)?),
             }),

@@ -12,6 +12,9 @@ use super::{
 };
 use crate::executor::torch::error::{TorchError, TorchErrorKind};
 
+/// The alignment of tensors in host memory, in bytes: that of libtorch's allocator.
+pub(in crate::executor::torch) const ALIGNMENT: usize = 64;
+
 /// Host memory that is reused for one batch after the other. A device copies from and to pinned memory asynchronously.
 pub(in crate::executor::torch) struct Buffer {
     bytes: Tensor,
@@ -73,7 +76,7 @@ impl Buffer {
         unsafe { slice::from_raw_parts_mut(self.bytes.data_ptr().cast::<u8>().add(start), len) }
     }
 
-    /// Returns a tensor in the buffer at `start`, a multiple of 64.
+    /// Returns a tensor in the buffer at `start`, a multiple of [`ALIGNMENT`].
     pub(in crate::executor::torch) fn tensor(
         &self,
         start: usize,
@@ -83,9 +86,7 @@ impl Buffer {
             start + header.byte_len() as usize <= self.size,
             "the buffer was reserved for this"
         );
-        let dims = header.shape().dims().iter();
-        let dims: Vec<i64> = dims.map(|dim| dim.cast_signed()).collect();
-        let scalar_type = scalar_type(header.datatype()).expect("headers have a sized datatype");
+        let (dims, scalar_type) = dims_and_type(header);
         // SAFETY: `dims` has `dims.len()` elements, the buffer lives during the call, and the pointers are valid for writes.
         create_tensor(|tensor, message| unsafe {
             ffi::packhorse_buffer_view(
@@ -99,6 +100,13 @@ impl Buffer {
             )
         })
     }
+}
+
+/// Returns the dimensions of a tensor and the number of its datatype, as the shim has them.
+pub(super) fn dims_and_type(header: &TensorHeader) -> (Vec<i64>, c_int) {
+    let dims = header.shape().dims().iter().map(|dim| dim.cast_signed());
+    let scalar_type = scalar_type(header.datatype()).expect("headers have a sized datatype");
+    (dims.collect(), scalar_type)
 }
 
 /// Returns the datatype and shape of a program's output.

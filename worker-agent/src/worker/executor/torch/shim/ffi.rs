@@ -1,6 +1,6 @@
 //! The declarations of `csrc/shim.h`.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 
 pub(super) const OK: c_int = 0;
 pub(super) const OUT_OF_MEMORY: c_int = 2;
@@ -57,6 +57,7 @@ unsafe extern "C" {
         accepted: *mut usize,
         message: Message,
     ) -> c_int;
+    pub(super) fn packhorse_module_only_reads_inputs(module: *const Module) -> c_int;
     pub(super) fn packhorse_module_forward(
         module: *mut Module,
         stream: *const Stream,
@@ -168,6 +169,14 @@ unsafe extern "C" {
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_buffer_is_shared(buffer: ConstTensorPtr) -> c_int;
+    pub(super) fn packhorse_tensor_over(
+        memory: *const c_void,
+        scalar_type: c_int,
+        dims: *const i64,
+        rank: usize,
+        tensor: *mut TensorPtr,
+        message: Message,
+    ) -> c_int;
     pub(super) fn packhorse_buffer_view(
         buffer: ConstTensorPtr,
         offset: u64,

@@ -14,10 +14,11 @@ mod module;
 mod operators;
 mod process;
 mod profiler;
+mod shared_inputs;
 mod stream;
 
 pub(super) use backbone::{Backbone, BatchOf, weights};
-pub(super) use buffer::{Buffer, HostTensor, header_of};
+pub(super) use buffer::{ALIGNMENT, Buffer, HostTensor, header_of};
 pub(super) use graph::Graph;
 pub(super) use memory::{cuda_multiprocessors, cuda_peak_memory, release_cuda_memory};
 pub(super) use module::{Module, Optimization};
@@ -25,4 +26,5 @@ pub(super) use operators::{Input, operators};
 pub(in crate::executor) use process::exit_now;
 pub(super) use process::on_terminate;
 pub(super) use profiler::{ProfilerRange, ProfilerRecording};
+pub(super) use shared_inputs::SharedInputs;
 pub(super) use stream::{StageStream, StreamEvent};

@@ -83,6 +83,12 @@ impl Module {
         Ok((required, accepted))
     }
 
+    /// Returns true if it is certain that no run writes to an input or keeps one.
+    pub(in crate::executor::torch) fn only_reads_inputs(&self) -> bool {
+        // SAFETY: the module lives as long as `self`.
+        unsafe { ffi::packhorse_module_only_reads_inputs(self.as_ptr()) != 0 }
+    }
+
     /// Runs `forward` in a stream. The outputs, whose memory belongs to the caller alone, are complete when the stream has done its work.
     pub(in crate::executor::torch) fn forward(
         &self,
@@ -113,5 +119,35 @@ impl Drop for Module {
     fn drop(&mut self) {
         // SAFETY: this is the only owner of the module.
         unsafe { ffi::packhorse_module_free(self.as_ptr()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::{CModule, Kind};
+
+    use super::*;
+
+    /// Whether it is certain of this program that it only reads its input.
+    fn only_reads(optimization: Optimization, program: fn(&Tensor) -> Tensor) -> bool {
+        let example = [Tensor::ones([2, 3], (Kind::Float, tch::Device::Cpu))];
+        let mut traced = |inputs: &[Tensor]| vec![program(&inputs[0])];
+        let module = CModule::create_by_tracing("Traced", "forward", &example, &mut traced);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("traced.pt");
+        module.unwrap().save(&file).unwrap();
+        let module = Module::load(&file, "", None, optimization).unwrap();
+        module.only_reads_inputs()
+    }
+
+    #[test]
+    fn a_program_that_writes_to_its_input_or_to_a_view_of_it_is_known() {
+        for optimization in [Optimization::Frozen, Optimization::Optimized] {
+            assert!(only_reads(optimization, |x| x * 2.0 + x.relu()));
+            assert!(only_reads(optimization, |x| x.view([3, 2])));
+            assert!(only_reads(optimization, |x| (x * 2.0).relu_()));
+            assert!(!only_reads(optimization, |x| x.shallow_clone().relu_()));
+            assert!(!only_reads(optimization, |x| x.view([3, 2]).relu_()));
+        }
     }
 }
