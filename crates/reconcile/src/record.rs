@@ -14,6 +14,9 @@ use crate::{
 /// The time for which a worker must be ready to count as healthy. The next failure of a healthy worker counts as its first.
 const HEALTHY_AFTER: Duration = Duration::from_secs(30);
 
+/// The signals by which a process is killed from outside: SIGKILL, which is also the kernel's where memory runs out, and SIGTERM.
+const KILLS: [i32; 2] = [9, 15];
+
 /// The phase of a task.
 #[derive(Debug)]
 pub(crate) enum Phase {
@@ -272,6 +275,8 @@ impl TaskRecord {
             ),
             None => (None, false, false),
         };
+        let killed_by_others = run.ending.is_none()
+            && matches!(cause, ExitCause::Signal(signal) if KILLS.contains(&signal));
         let healthy = run
             .ready_since
             .is_some_and(|since| now.saturating_since(since) >= HEALTHY_AFTER);
@@ -292,8 +297,10 @@ impl TaskRecord {
             self.report = None;
         } else {
             let reason = failure.or(reported).unwrap_or(Reason::Exited(cause));
-            // A measurement that a failed device has interrupted is no finding about its program.
-            if self.task.has_result() && !device_failed {
+            // A measurement that a failed device has interrupted is no finding about its program, nor is one that somebody else has killed
+            // once.
+            let interrupted = device_failed || killed_by_others && self.failures == 0;
+            if self.task.has_result() && !interrupted {
                 self.finish(reason);
             } else {
                 self.back_off(now, reason);

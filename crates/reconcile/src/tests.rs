@@ -689,6 +689,25 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
 }
 
 #[test]
+fn a_measurement_that_was_killed_from_outside_is_made_once_more() {
+    let mut node = TestNode::new();
+    node.on(wanted(1, &[], &[profile("x", "a")]));
+    let task = Task::Measure(profile("x", "a")).id();
+    node.on(Event::Fetched(program("x").artifact));
+    node.on(Event::Started(task.clone(), 1));
+    node.on(Event::Exited(task.clone(), ExitCause::Signal(9)));
+    assert_eq!(node.reconciler.profiles()[0].error, None);
+    let actions = node.after(Duration::from_secs(1));
+    assert_eq!(starts(&actions), std::slice::from_ref(&task));
+    node.on(Event::Started(task.clone(), 2));
+    node.on(Event::Exited(task, ExitCause::Signal(9)));
+    let killed = Reason::Exited(ExitCause::Signal(9));
+    let error = node.reconciler.profiles()[0].error.clone();
+    assert_eq!(error, Some(killed.to_string()));
+    assert_eq!(starts(&node.after(Duration::from_hours(1))), []);
+}
+
+#[test]
 fn inspections_take_turns_on_a_node_and_need_no_device() {
     let mut node = TestNode::new();
     let wanted = |revision, inspected: &[&str]| {
