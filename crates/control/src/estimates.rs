@@ -56,7 +56,9 @@ impl Controller {
             self.take_operators(now, &result.model, operators);
         }
         if self.state.models.needs_operators(&result.model) {
-            self.state.inspections.fail(&result.model);
+            let unreadable = || "the operators that were found cannot be read".to_owned();
+            let reason = result.error.unwrap_or_else(unreadable);
+            self.state.inspections.fail(&result.model, reason);
         }
     }
 

@@ -15,7 +15,8 @@ pub(crate) struct Inspections {
     /// The nodes that can inspect, without an inspection.
     idle: BTreeSet<NodeName>,
     assigned: BTreeMap<NodeName, Assignment>,
-    failed: BTreeSet<ModelId>,
+    /// The models whose operators cannot be found, with the reason.
+    failed: BTreeMap<ModelId, String>,
     /// The nodes whose assigned inspections have changed since they were taken.
     touched: BTreeSet<NodeName>,
 }
@@ -50,7 +51,7 @@ impl Inspections {
             && let Some(model) = self.waiting.pop_first()
         {
             let mut assigned = self.assigned.values();
-            if self.failed.contains(&model)
+            if self.failed.contains_key(&model)
                 || assigned.any(|other| other.model == model)
                 || !needs(&model)
             {
@@ -93,10 +94,15 @@ impl Inspections {
         }
     }
 
-    /// Notes that the operators of a model's program cannot be found.
-    pub(crate) fn fail(&mut self, model: &ModelId) {
+    /// Notes that the operators of a model's program cannot be found, with the reason.
+    pub(crate) fn fail(&mut self, model: &ModelId, reason: String) {
         self.end(model);
-        self.failed.insert(model.clone());
+        self.failed.insert(model.clone(), reason);
+    }
+
+    /// Returns the reason why the operators of a model's program could not be found.
+    pub(crate) fn failure(&self, model: &ModelId) -> Option<&str> {
+        self.failed.get(model).map(String::as_str)
     }
 
     /// Removes a model that was removed, or cannot be served.

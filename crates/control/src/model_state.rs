@@ -42,6 +42,8 @@ pub(crate) struct ModelConditions<'a> {
     pub(crate) profiling: &'a [MeasurementProgress],
     /// True if a measurement of the model waits for a device that measures another model.
     pub(crate) queued: bool,
+    /// The reason why its program's operators could not be found.
+    pub(crate) uninspected: Option<&'a str>,
     /// True if a plan is being made or will be.
     pub(crate) planning: bool,
     /// The trouble of the last attempt to plan.
@@ -107,6 +109,8 @@ pub(crate) enum StateReason<'a> {
     WaitsForNode,
     /// A device measures another model first.
     WaitsForMeasurement,
+    /// A device measures another model first, and the inspection that would give an estimate meanwhile failed; with its reason.
+    WaitsWithoutEstimate(&'a str),
     /// The model is being measured.
     Measured {
         /// The kind of device.
@@ -156,6 +160,10 @@ impl fmt::Display for StateReason<'_> {
             Self::WaitsForMeasurement => {
                 ("waiting for a device that is measuring another model", None)
             }
+            Self::WaitsWithoutEstimate(reason) => (
+                "waiting for a device that is measuring another model; there is no estimate meanwhile",
+                Some(*reason),
+            ),
             Self::Measured { kind, total: 0, .. } => return write!(f, "being measured on {kind}"),
             Self::Measured { kind, done, total } => {
                 return write!(f, "being measured on {kind}: {done} of {total} batch sizes");
@@ -248,7 +256,13 @@ impl<'a> ModelConditions<'a> {
                     total: profiling.total,
                 },
             ),
-            None if self.queued => (ModelState::Profiling, StateReason::WaitsForMeasurement),
+            None if self.queued => {
+                let reason = self.uninspected.map_or(
+                    StateReason::WaitsForMeasurement,
+                    StateReason::WaitsWithoutEstimate,
+                );
+                (ModelState::Profiling, reason)
+            }
             None => (ModelState::Unplaced, StateReason::Unmeasurable),
         }
     }
@@ -593,6 +607,10 @@ mod tests {
             (
                 StateReason::WaitsForMeasurement,
                 "waiting for a device that is measuring another model",
+            ),
+            (
+                StateReason::WaitsWithoutEstimate("no memory"),
+                "waiting for a device that is measuring another model; there is no estimate meanwhile: no memory",
             ),
             (measured(0, 0), "being measured on T4"),
             (measured(3, 5), "being measured on T4: 3 of 5 batch sizes"),

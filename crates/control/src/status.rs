@@ -48,6 +48,7 @@ pub(crate) fn model_status(
         measured: state.is_measured(id),
         profiling: &measurements,
         queued: state.measurements.waits(id),
+        uninspected: state.inspections.failure(id),
         planning: planning.is_pending() || forecast.is_none(),
         trouble: planning.trouble(),
         shortfall: forecast.and_then(|forecast| forecast.shortfall.as_deref()),

@@ -360,6 +360,26 @@ fn an_inspection_survives_restarts_and_moves_to_another_node_if_its_node_is_lost
 }
 
 #[test]
+fn a_model_that_waits_says_why_it_has_no_estimate() {
+    let mut unreadable = cluster(&[8192], MINUTE / 6, "{");
+    let mut failed = cluster(&[8192], MINUTE / 6, "{");
+    failed.machine("n0").behaviour.operators = None;
+    for (cluster, why) in [
+        (&mut unreadable, "cannot be read"),
+        (&mut failed, "the program has no operators"),
+    ] {
+        cluster.register("a:1", 30.0);
+        cluster.register("b:1", 30.0);
+        cluster.run_for(SECONDS_5);
+        let (state, reason) = cluster.state("b:1");
+        assert_eq!(state, ModelState::Profiling, "{reason}");
+        assert!(reason.contains("no estimate meanwhile: "), "{reason}");
+        assert!(reason.contains(why), "{reason}");
+        cluster.run_until("both serve", MINUTE, VirtualCluster::is_healthy);
+    }
+}
+
+#[test]
 fn nothing_is_inspected_where_no_agent_does_it_or_no_estimate_follows() {
     let mut older = cluster(&[8192], MINUTE / 6, &operators(900, 1.0));
     older.machine("n0").behaviour.inspects = false;
