@@ -121,7 +121,8 @@ impl Results {
     fn write_large(&self, page: &mut String) -> anyhow::Result<()> {
         *page += "\n## Large batches to a worker\n\n\
             Figure 4.4 of the thesis: a batch as one request of one client, over its mean stage `network`, which is the way to the worker and of a short \
-            answer back; beside it a TCP connection between two threads that write and read such messages from kept memory, with two on their way.\n\n\
+            answer back; beside it a TCP connection between two threads that write and read such messages from kept memory, with two on their way. \
+            Over shared memory nothing is copied on this way: the model reads the batch where the gateway has received it, and the time is that of waking up.\n\n\
             | batch | link of | TCP connection, GB/s | link, GB/s | ratio |\n|---|---|--:|--:|--:|\n";
         for row in &self.large {
             writeln!(
