@@ -186,13 +186,13 @@ fn the_batch_size_that_fits_is_found_reported_and_kept_to() {
     link.send(1, 2, &rows(2));
     assert_eq!(link.result().1, rows(2));
     link.send(2, 3, &rows(3));
-    link.send(3, 1, &rows(1));
     let failure = link.failure();
     assert_eq!(failure.kind, FailureKind::OutOfMemory);
     assert_eq!(
         failure.message,
         "out of memory: a batch of 3 rows; the memory suffices for 2"
     );
+    link.send(3, 1, &rows(1));
     assert_eq!(link.result().1, rows(1));
 }
 
