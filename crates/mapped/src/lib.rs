@@ -1,7 +1,8 @@
 //! Memory that two processes of one host share, each for the bytes that it sends.
 //!
 //! The sender has an [`Arena`]: a memory file that it alone can write, mapped as long as it lives, and divided into ranges. It passes
-//! the file's descriptor over a Unix socket ([`send_with_descriptor`]). The receiver maps the file as a [`View`], from which it copies ranges.
+//! the file's descriptor over a Unix socket ([`send_with_descriptor`]). The receiver maps the file as a [`View`], from which it copies ranges,
+//! or lets foreign code read them.
 //! The file is sealed: it can neither shrink, which would kill the receiver at its next read, nor grow, and nobody can map it for
 //! writing any more.
 //!

@@ -1,6 +1,6 @@
 //! The driver's handling of batches: to a worker, and back to their requests.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use packhorse_cluster::Time;
@@ -33,7 +33,7 @@ impl Driver {
         replica: ReplicaKey,
         requests: &[RequestKey],
     ) {
-        let requests = &self.in_row_order(replica, requests);
+        let requests = &*self.in_row_order(replica, requests);
         let pending: Vec<&PendingRequest> = requests
             .iter()
             .map(|request| &self.requests[request])
@@ -98,13 +98,19 @@ impl Driver {
 
     /// Returns the requests of a batch in the order that their rows shall have: inputs that lie side by side in memory that is shared with
     /// the worker are then one range, which need not be gathered.
-    fn in_row_order(&mut self, replica: ReplicaKey, requests: &[RequestKey]) -> Vec<RequestKey> {
-        let mut requests = requests.to_vec();
+    fn in_row_order<'a>(
+        &mut self,
+        replica: ReplicaKey,
+        requests: &'a [RequestKey],
+    ) -> Cow<'a, [RequestKey]> {
         let batches = self.links.batches_mut(replica);
-        if batches.is_some_and(|batches| batches.shares_memory()) {
-            requests.sort_by_cached_key(|request| self.requests[request].submission.address());
+        let shares_memory = batches.is_some_and(|batches| batches.shares_memory());
+        if requests.len() == 1 || !shares_memory {
+            return Cow::Borrowed(requests);
         }
-        requests
+        let mut requests = requests.to_vec();
+        requests.sort_by_cached_key(|request| self.requests[request].submission.address());
+        Cow::Owned(requests)
     }
 
     /// Returns the model of a replica that a request is sent to, which is the requested one, or another variant of the requested family.

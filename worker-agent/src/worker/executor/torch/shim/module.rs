@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether it is certain of this program that it only reads its input.
+    /// Returns true if it is certain of this program that it only reads its input.
     fn only_reads(optimization: Optimization, program: fn(&Tensor) -> Tensor) -> bool {
         let example = [Tensor::ones([2, 3], (Kind::Float, tch::Device::Cpu))];
         let mut traced = |inputs: &[Tensor]| vec![program(&inputs[0])];
