@@ -69,7 +69,7 @@ impl SharedMemory {
                     .map(|next| std::mem::replace(&mut end, next))
             };
             let offsets: Option<Vec<u64>> = headers.iter().map(offset).collect();
-            if batch.take_in_place(&self.inputs, &offsets.ok_or(OutOfRange)?) {
+            if batch.map_inputs(&self.inputs, &offsets.ok_or(OutOfRange)?) {
                 return Ok(());
             }
         }

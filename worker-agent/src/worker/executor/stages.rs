@@ -54,9 +54,9 @@ pub(crate) trait PreparedBatch: Any + Send {
     /// undefined until it is written.
     fn input_mut(&mut self, index: usize) -> &mut [u8];
 
-    /// Takes the inputs from where they lie, at these offsets of memory that is readable and does not change until the batch is answered.
+    /// Takes the inputs from the mapped memory of the gateway, at these offsets; they do not change until the batch is answered.
     /// Returns false if they must be written to [`PreparedBatch::input_mut`] instead.
-    fn take_in_place(&mut self, _memory: &Arc<View>, _offsets: &[u64]) -> bool {
+    fn map_inputs(&mut self, _memory: &Arc<View>, _offsets: &[u64]) -> bool {
         false
     }
 

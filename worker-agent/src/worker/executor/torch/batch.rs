@@ -173,7 +173,7 @@ impl PreparedBatch for Prepared {
         self.buffers.inputs.bytes_mut(range.start, len)
     }
 
-    fn take_in_place(&mut self, memory: &Arc<View>, offsets: &[u64]) -> bool {
+    fn map_inputs(&mut self, memory: &Arc<View>, offsets: &[u64]) -> bool {
         if self.padding.is_none() && self.device.only_reads_inputs {
             let headers = self.inputs.iter().map(|input| input.header.clone());
             self.shared = SharedInputs::find(memory, offsets, headers.collect());
