@@ -148,9 +148,20 @@ std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std
   if (module.package) {
     return module.package->boxed_run(std::move(inputs));
   }
-  std::vector<torch::jit::IValue> arguments(inputs.begin(), inputs.end());
-  inputs.clear();
-  return tensors_of(module.forward.value()(std::move(arguments)));
+  const torch::jit::Method &forward = *module.forward;
+  if (!module.takes_tensors || inputs.size() != forward.num_inputs() - 1) {
+    std::vector<torch::jit::IValue> arguments(inputs.begin(), inputs.end());
+    inputs.clear();
+    return tensors_of(forward(std::move(arguments)));
+  }
+  torch::jit::Stack stack;
+  stack.reserve(1 + inputs.size());
+  stack.emplace_back(forward.raw_owner());
+  for (auto &input : inputs) {
+    stack.emplace_back(std::move(input));
+  }
+  forward.function().run(stack);
+  return tensors_of(stack.front());
 }
 
 // Returns the memory to the system that loading and optimising took and no longer need. A worker's environment keeps all memory that is freed, and
@@ -214,7 +225,11 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
     if (optimization >= PACKHORSE_OPTIMIZED) {
       optimize_frozen(loaded.get_method("forward").graph());
     }
-    *module = new packhorse_module{loaded.get_method("forward"), nullptr, only_reads};
+    const auto &arguments = loaded.get_method("forward").function().getSchema().arguments();
+    const bool takes_tensors = std::all_of(arguments.begin() + 1, arguments.end(), [](const c10::Argument &argument) {
+      return !argument.default_value() && c10::TensorType::get()->isSubtypeOf(*argument.type());
+    });
+    *module = new packhorse_module{loaded.get_method("forward"), nullptr, only_reads, takes_tensors};
     if (cuda_device >= 0) {
       // The parameters were copied in the default stream, for which the worker's streams do not wait.
       at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));

@@ -20,6 +20,8 @@ struct packhorse_module {
   std::unique_ptr<Package> package;
   // True if no run writes to an input, or keeps one.
   bool only_reads_inputs = false;
+  // True if tensors are arguments of the right type, as many of them as the program declares, so that no call need check them.
+  bool takes_tensors = false;
 };
 
 namespace {
