@@ -1,7 +1,7 @@
 //! Memory that two processes of one host share, each for the bytes that it sends.
 //!
 //! The sender has an [`Arena`]: a memory file that it alone can write, mapped as long as it lives, and divided into ranges. It passes
-//! the file's descriptor over a Unix socket ([`send_with_descriptor`]). The receiver maps the file as a [`View`], from which it copies ranges,
+//! the file's descriptor over a Unix socket ([`send_with_descriptors`]). The receiver maps the file as a [`View`], from which it copies ranges,
 //! or lets foreign code read them.
 //! The file is sealed: it can neither shrink, which would kill the receiver at its next read, nor grow, and nobody can map it for
 //! writing any more.
@@ -19,5 +19,5 @@ mod ranges;
 mod view;
 
 pub use arena::{Arena, ArenaBytes};
-pub use passing::{peer_uid, receive_with_descriptor, send_with_descriptor};
+pub use passing::{peer_uid, receive_with_descriptors, send_with_descriptors};
 pub use view::{OutOfRange, View};

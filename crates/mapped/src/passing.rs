@@ -21,16 +21,16 @@ pub fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(getsockopt(&socket, PeerCredentials)?.uid())
 }
 
-/// Sends bytes with a descriptor beside the first of them. Returns how many were sent: at least one.
+/// Sends bytes with two descriptors beside the first of them. Returns how many were sent: at least one.
 ///
 /// # Errors
 /// The socket is full, if it does not wait, or broken.
-pub fn send_with_descriptor(
+pub fn send_with_descriptors(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
-    descriptor: BorrowedFd<'_>,
+    descriptors: [BorrowedFd<'_>; 2],
 ) -> io::Result<usize> {
-    let descriptors = [descriptor.as_raw_fd()];
+    let descriptors = descriptors.map(|descriptor| descriptor.as_raw_fd());
     let sent = sendmsg::<UnixAddr>(
         socket.as_raw_fd(),
         &[IoSlice::new(bytes)],
@@ -41,16 +41,16 @@ pub fn send_with_descriptor(
     Ok(sent?)
 }
 
-/// Receives bytes, and the descriptor beside them if there is one. Returns how many bytes were received: zero at the end.
+/// Receives bytes, and the two descriptors beside them if there are so many. Returns how many bytes were received: zero at the end.
 ///
 /// # Errors
 /// Nothing is there, if the socket does not wait, or it is broken.
-pub fn receive_with_descriptor(
+pub fn receive_with_descriptors(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
-) -> io::Result<(usize, Option<OwnedFd>)> {
-    // There is room for one: the kernel closes any others.
-    let mut control = cmsg_space!(RawFd);
+) -> io::Result<(usize, Option<[OwnedFd; 2]>)> {
+    // There is room for two: the kernel closes any others.
+    let mut control = cmsg_space!([RawFd; 2]);
     let mut slices = [IoSliceMut::new(bytes)];
     let message = recvmsg::<UnixAddr>(
         socket.as_raw_fd(),
@@ -66,7 +66,7 @@ pub fn receive_with_descriptor(
             received.extend(descriptors.into_iter().map(own));
         }
     }
-    Ok((message.bytes, received.pop()))
+    Ok((message.bytes, received.try_into().ok()))
 }
 
 #[cfg(test)]
@@ -79,25 +79,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_arrives_with_its_bytes() {
+    fn two_descriptors_arrive_with_their_bytes_in_their_order() {
         let (one, mut other) = UnixStream::pair().unwrap();
-        let (mut sender, file) = UnixStream::pair().unwrap();
-        let sent = send_with_descriptor(one.as_fd(), b"file", file.as_fd()).unwrap();
-        assert_eq!(sent, 4);
-        drop(file);
+        let pipes = [io::pipe().unwrap(), io::pipe().unwrap()];
+        let readers = [pipes[0].0.as_fd(), pipes[1].0.as_fd()];
+        assert_eq!(
+            send_with_descriptors(one.as_fd(), b"ends", readers).unwrap(),
+            4
+        );
+        let mut writers = pipes.map(|(_, writer)| writer);
         let mut bytes = [0; 9];
-        let (length, received) = receive_with_descriptor(other.as_fd(), &mut bytes).unwrap();
-        assert_eq!(bytes[..length], *b"file");
-        sender.write_all(b"x").unwrap();
-        let mut byte = [0];
-        let mut received = UnixStream::from(received.unwrap());
-        received.read_exact(&mut byte).unwrap();
-        assert_eq!(byte, *b"x");
+        let (length, received) = receive_with_descriptors(other.as_fd(), &mut bytes).unwrap();
+        assert_eq!(bytes[..length], *b"ends");
+        for (number, received) in received.unwrap().into_iter().enumerate() {
+            writers[number].write_all(&[number as u8]).unwrap();
+            let mut byte = [9];
+            io::PipeReader::from(received)
+                .read_exact(&mut byte)
+                .unwrap();
+            assert_eq!(byte, [number as u8]);
+        }
         other.write_all(b"plain").unwrap();
-        let (length, none) = receive_with_descriptor(one.as_fd(), &mut bytes).unwrap();
+        let (length, none) = receive_with_descriptors(one.as_fd(), &mut bytes).unwrap();
         assert_eq!((length, none.is_none()), (5, true));
         drop(other);
-        let (length, none) = receive_with_descriptor(one.as_fd(), &mut bytes).unwrap();
+        let (length, none) = receive_with_descriptors(one.as_fd(), &mut bytes).unwrap();
         assert_eq!((length, none.is_none()), (0, true));
     }
 

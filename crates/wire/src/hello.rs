@@ -43,8 +43,9 @@ pub struct Features(pub u32);
 impl Features {
     /// No feature.
     pub const NONE: Self = Self(0);
-    /// Payloads lie in memory that both sides share. For connections by which descriptors can be passed.
-    pub const SHARED_MEMORY: Self = Self(1);
+    /// Payloads lie in memory that both sides share, and messages travel through pipes. For connections by which descriptors can be passed.
+    /// Bit 0 was the same with messages on the connection, and is not used any more.
+    pub const SHARED_MEMORY: Self = Self(1 << 1);
 
     /// Returns the features that both sets contain.
     #[must_use]

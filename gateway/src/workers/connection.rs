@@ -5,72 +5,90 @@ use std::{io, sync::Arc, time::Duration};
 use packhorse_wire::{Agreement, ClientHandshake, ClientStep, Features, ToWorker};
 use socket2::Socket;
 use tokio::{
-    io::{AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
     runtime::Handle,
     time::interval,
 };
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use super::{
     connection_error::ConnectionError,
+    directions::{Directions, PatientWriter},
     incoming::Incoming,
     link_event::LinkEvent,
     message_reader::MessageReader,
     outgoing::{BatchSender, Outstanding, send_all},
     shared_memory::SharedMemory,
-    socket::{ClearStream, SocketWriter, WorkerStream},
 };
 use crate::input_memory::InputMemory;
 
+/// A stream to a worker over the network, in clear text or within TLS.
+pub(super) type NetworkStream = Either<TcpStream, TlsStream<TcpStream>>;
+
+/// What all connections of a link have in common.
+pub(super) struct ConnectionLimits {
+    /// The largest result of one batch, in bytes.
+    pub(super) payload: u64,
+    /// The number of batches that the worker takes before it has answered one.
+    pub(super) in_flight: u32,
+}
+
 /// A connection after its handshake.
 pub(super) struct Connection {
-    stream: WorkerStream,
+    stream: Either<Directions, TlsStream<TcpStream>>,
     reader: MessageReader,
-    agreement: Agreement,
     in_flight: u32,
     shared: Option<SharedMemory>,
 }
 
 impl Connection {
-    /// Performs the handshake. The worker takes `in_flight` batches before it has answered one.
+    /// Performs the handshake over the network.
     pub(super) async fn open(
-        mut stream: WorkerStream,
-        mut handshake: ClientHandshake,
-        payload_limit: u64,
-        in_flight: u32,
+        mut stream: NetworkStream,
+        handshake: ClientHandshake,
+        limits: &ConnectionLimits,
     ) -> Result<Self, ConnectionError> {
-        let mut reader = MessageReader::new(payload_limit);
-        send(&mut stream, &handshake.hello()).await?;
-        let agreement = loop {
-            match handshake.handle(reader.message(&mut stream).await?)? {
-                ClientStep::Send(message) => send(&mut stream, &message).await?,
-                ClientStep::Accepted(agreement) => break agreement,
+        let mut reader = MessageReader::new(limits.payload);
+        shake_hands(&mut stream, &mut reader, handshake).await?;
+        let stream = match stream {
+            Either::Left(stream) => {
+                Either::Left(Directions::of_socket(Socket::from(stream.into_std()?))?)
             }
+            Either::Right(stream) => Either::Right(stream),
         };
         Ok(Self {
             stream,
             reader,
-            agreement,
-            in_flight,
+            in_flight: limits.in_flight,
             shared: None,
         })
     }
 
-    /// Shares memory with the worker, if both can.
-    pub(super) async fn share_memory(
-        &mut self,
+    /// Performs the handshake on this host, and shares memory with the worker.
+    pub(super) async fn open_locally(
+        mut socket: UnixStream,
+        handshake: ClientHandshake,
+        limits: &ConnectionLimits,
         inputs: &InputMemory,
-    ) -> Result<(), ConnectionError> {
-        if !self.agreement.features.contains(Features::SHARED_MEMORY) {
-            return Ok(());
+    ) -> Result<Self, ConnectionError> {
+        let mut reader = MessageReader::new(limits.payload);
+        let agreement = shake_hands(&mut socket, &mut reader, handshake).await?;
+        if !agreement.features.contains(Features::SHARED_MEMORY) {
+            return Err(ConnectionError::NoSharedMemory);
         }
-        // A worker that shares memory waits for the gateway's.
-        if self.reader.has_more() {
+        // The worker waits for the gateway's memory.
+        if reader.has_more() {
             return Err(ConnectionError::UnexpectedMessage);
         }
-        if let WorkerStream::Left(ClearStream::Right(socket)) = &mut self.stream {
-            self.shared = Some(SharedMemory::exchange(socket, inputs.link()?).await?);
-        }
-        Ok(())
+        let (shared, directions) = SharedMemory::exchange(&mut socket, inputs.link()?).await?;
+        Ok(Self {
+            stream: Either::Left(directions),
+            reader,
+            in_flight: limits.in_flight,
+            shared: Some(shared),
+        })
     }
 
     /// Reports that it is up, sends batches and reports their results, until the connection ends. Results in clear text are read by `http`, the
@@ -81,31 +99,30 @@ impl Connection {
         http: &Handle,
         report: impl Fn(LinkEvent) + Send + Sync + 'static,
     ) -> ConnectionError {
-        let (socket, encrypted) = match self.stream {
-            WorkerStream::Left(stream) => match into_socket(stream) {
-                Ok(socket) => (Some(socket), None),
-                Err(error) => return error.into(),
-            },
-            WorkerStream::Right(stream) => (None, Some(stream)),
+        let to_worker = match &self.stream {
+            Either::Left(directions) => Some(Arc::clone(&directions.to_worker)),
+            Either::Right(_) => None,
         };
-        let (sender, sending, queue) = BatchSender::new(self.in_flight, self.shared, socket);
+        let (sender, sending, queue) = BatchSender::new(self.in_flight, self.shared, to_worker);
         report(LinkEvent::Up(sender));
         let incoming = Incoming::new(self.reader, Arc::clone(&sending), report);
         let sending = &*sending;
         let exchange = async {
-            match (encrypted, &sending.socket) {
-                (Some(stream), _) => {
+            match self.stream {
+                Either::Left(Directions {
+                    from_worker,
+                    to_worker,
+                }) => tokio::select! {
+                    error = incoming.receive_quickly(http, &from_worker) => error,
+                    error = send_all(PatientWriter::new(to_worker), queue, sending) => error,
+                },
+                Either::Right(stream) => {
                     let (read, write) = tokio::io::split(stream);
                     tokio::select! {
                         error = incoming.receive(read) => error,
                         error = send_all(write, queue, sending) => error,
                     }
                 }
-                (None, Some(socket)) => tokio::select! {
-                    error = incoming.receive_quickly(http, socket) => error,
-                    error = send_all(SocketWriter::new(socket), queue, sending) => error,
-                },
-                (None, None) => unreachable!("a stream is a socket or encrypted"),
             }
         };
         tokio::select! {
@@ -115,11 +132,17 @@ impl Connection {
     }
 }
 
-/// Takes a socket from the runtime, which listens for all of its events.
-fn into_socket(stream: ClearStream) -> io::Result<Socket> {
-    match stream {
-        ClearStream::Left(stream) => stream.into_std().map(Socket::from),
-        ClearStream::Right(stream) => stream.into_std().map(Socket::from),
+async fn shake_hands(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    reader: &mut MessageReader,
+    mut handshake: ClientHandshake,
+) -> Result<Agreement, ConnectionError> {
+    send(stream, &handshake.hello()).await?;
+    loop {
+        match handshake.handle(reader.message(stream).await?)? {
+            ClientStep::Send(message) => send(stream, &message).await?,
+            ClientStep::Accepted(agreement) => return Ok(agreement),
+        }
     }
 }
 

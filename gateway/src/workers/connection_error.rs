@@ -38,6 +38,8 @@ pub(super) enum ConnectionError {
     ConnectTimeout(Duration),
     #[error("the worker answered batch {0}, which it was not sent")]
     UnknownBatch(u64),
+    #[error("the worker is of another version, and does not share memory as this gateway does")]
+    NoSharedMemory,
     #[error("the worker sent a message that is not allowed at this point")]
     UnexpectedMessage,
     #[error("the result of batch {0} is outside of the worker's memory")]

@@ -7,19 +7,19 @@
 
 use std::{
     future::poll_fn,
+    io::PipeReader,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError},
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
-use socket2::Socket;
 use tokio::{io::AsyncRead, net::unix::pipe, runtime::Handle, time::sleep};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    connection_error::ConnectionError, link_event::LinkEvent, message_reader::MessageReader,
-    outgoing::Sending, socket::ReadNow,
+    connection_error::ConnectionError, directions::ReadNow, link_event::LinkEvent,
+    message_reader::MessageReader, outgoing::Sending,
 };
 
 /// The time after which the links' threads look for results that those of HTTP have not read. It doubles with each look that finds none.
@@ -52,21 +52,20 @@ impl<F: Fn(LinkEvent) + Send + Sync + 'static> Incoming<F> {
         poll_fn(|context| self.poll(context, Pin::new(&mut stream))).await
     }
 
-    /// Does the same for a socket on the runtime of HTTP, and here for what that leaves.
+    /// Does the same in clear text on the runtime of HTTP, and here for what that leaves.
     pub(super) async fn receive_quickly(
         self: Arc<Self>,
         http: &Handle,
-        socket: &Socket,
+        from_worker: &PipeReader,
     ) -> ConnectionError {
         let _end = EndOfReports(&self);
-        let second = match socket.try_clone() {
+        let second = match from_worker.try_clone() {
             Ok(second) => second,
             Err(error) => return error.into(),
         };
         let incoming = Arc::clone(&self);
         let reading = http.spawn(async move {
-            // A stream of the runtime would listen for room as well, which a Unix socket has anew whenever the worker reads a batch. The end of
-            // a pipe listens for data only, and reads any descriptor.
+            // A stream of the runtime would listen for room as well, which a socket has anew whenever the worker reads a batch.
             match pipe::Receiver::from_owned_fd_unchecked(second.into()) {
                 Ok(stream) => incoming.receive(stream).await,
                 Err(error) => error.into(),
@@ -75,11 +74,11 @@ impl<F: Fn(LinkEvent) + Send + Sync + 'static> Incoming<F> {
         tokio::select! {
             // A task that panics does so in the driver, which ends by it.
             ended = AbortOnDropHandle::new(reading) => ended.unwrap_or(ConnectionError::Closed),
-            error = self.receive_what_is_left(socket) => error,
+            error = self.receive_what_is_left(from_worker) => error,
         }
     }
 
-    async fn receive_what_is_left(&self, socket: &Socket) -> ConnectionError {
+    async fn receive_what_is_left(&self, from_worker: &PipeReader) -> ConnectionError {
         let mut seen = 0;
         let mut patience = PATIENCE;
         loop {
@@ -93,7 +92,7 @@ impl<F: Fn(LinkEvent) + Send + Sync + 'static> Incoming<F> {
                 Err(TryLockError::Poisoned(_)) => return ConnectionError::Closed,
             };
             let mut context = Context::from_waker(Waker::noop());
-            let mut stream = ReadNow::new(socket);
+            let mut stream = ReadNow::new(from_worker);
             if let Poll::Ready(error) = self.poll_with(reader, &mut context, Pin::new(&mut stream))
             {
                 return error;
@@ -145,7 +144,7 @@ impl<F> Drop for EndOfReports<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write as _, net::Shutdown, os::unix::net::UnixStream};
+    use std::{io, io::PipeWriter, io::Write as _};
 
     use packhorse_cluster::{Datatype, Shape};
     use packhorse_wire::{
@@ -154,7 +153,10 @@ mod tests {
     use tokio::{runtime, sync::mpsc, time::timeout};
 
     use super::*;
-    use crate::workers::outgoing::{BatchSender, OutgoingBatch};
+    use crate::workers::{
+        directions::Directions,
+        outgoing::{BatchSender, OutgoingBatch},
+    };
 
     const LIMIT: Duration = Duration::from_secs(20);
 
@@ -165,12 +167,15 @@ mod tests {
         batches: u64,
     ) -> (
         Arc<Incoming<Report>>,
+        PipeReader,
         mpsc::UnboundedReceiver<LinkEvent>,
-        UnixStream,
+        PipeWriter,
     ) {
-        let (ours, worker) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        let (mut sender, sending, _queue) = BatchSender::new(100, None, Some(ours.into()));
+        let (from_worker, worker) = io::pipe().unwrap();
+        let (_batches, to_worker) = io::pipe().unwrap();
+        let directions = Directions::of_pipes(from_worker, to_worker).unwrap();
+        let to_worker = Some(directions.to_worker);
+        let (mut sender, sending, _queue) = BatchSender::new(100, None, to_worker);
         for id in 0..batches {
             sender.send(OutgoingBatch {
                 header: BatchHeader {
@@ -184,7 +189,7 @@ mod tests {
         let (report, events) = mpsc::unbounded_channel();
         let report: Report = Box::new(move |event| report.send(event).unwrap());
         let incoming = Incoming::new(MessageReader::new(MAX_PAYLOAD), sending, report);
-        (incoming, events, worker)
+        (incoming, directions.from_worker, events, worker)
     }
 
     /// Returns the message with the result of a batch, an output of so many bytes.
@@ -220,17 +225,15 @@ mod tests {
         // Nobody runs the tasks of this runtime.
         let busy = runtime::Builder::new_current_thread().enable_all().build();
         let busy = busy.unwrap();
-        let (incoming, mut events, mut worker) = connected(2);
-        let sending = Arc::clone(&incoming.sending);
-        let socket = sending.socket.as_ref().unwrap();
+        let (incoming, from_worker, mut events, mut worker) = connected(2);
         let receiving = async {
             worker.write_all(&result(0, 10)).unwrap();
             assert_eq!(computed(&mut events).await, (0, 10));
-            worker.write_all(&result(1, 100_000)).unwrap();
-            assert_eq!(computed(&mut events).await, (1, 100_000));
+            worker.write_all(&result(1, 50_000)).unwrap();
+            assert_eq!(computed(&mut events).await, (1, 50_000));
         };
         tokio::select! {
-            error = incoming.receive_quickly(busy.handle(), socket) => panic!("{error}"),
+            error = incoming.receive_quickly(busy.handle(), &from_worker) => panic!("{error}"),
             () = receiving => {}
         }
         busy.shutdown_background();
@@ -238,19 +241,17 @@ mod tests {
 
     #[tokio::test]
     async fn http_reads_results_and_what_comes_after_the_end_is_not_reported() {
-        let (incoming, mut events, mut worker) = connected(2);
-        let sending = Arc::clone(&incoming.sending);
-        let socket = sending.socket.as_ref().unwrap();
+        let (incoming, from_worker, mut events, mut worker) = connected(2);
         let http = Handle::current();
         tokio::select! {
-            error = Arc::clone(&incoming).receive_quickly(&http, socket) => panic!("{error}"),
+            error = Arc::clone(&incoming).receive_quickly(&http, &from_worker) => panic!("{error}"),
             read = async {
                 worker.write_all(&result(0, 5)).unwrap();
                 computed(&mut events).await
             } => assert_eq!(read, (0, 5)),
         }
         worker.write_all(&result(1, 5)).unwrap();
-        let late = incoming.receive(ReadNow::new(socket)).await;
+        let late = incoming.receive(ReadNow::new(&from_worker)).await;
         assert!(matches!(late, ConnectionError::Closed), "{late}");
         drop(incoming);
         assert!(timeout(LIMIT, events.recv()).await.unwrap().is_none());
@@ -258,14 +259,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_goes_on_with_what_another_has_begun_to_read() {
-        let (incoming, mut events, mut worker) = connected(1);
-        let sending = Arc::clone(&incoming.sending);
-        let socket = sending.socket.as_ref().unwrap();
+        let (incoming, from_worker, mut events, mut worker) = connected(1);
         let message = result(0, 50_000);
         for piece in message.chunks(9_000) {
             worker.write_all(piece).unwrap();
             let mut context = Context::from_waker(Waker::noop());
-            let mut stream = ReadNow::new(socket);
+            let mut stream = ReadNow::new(&from_worker);
             assert!(
                 incoming
                     .poll(&mut context, Pin::new(&mut stream))
@@ -273,8 +272,8 @@ mod tests {
             );
         }
         assert_eq!(computed(&mut events).await, (0, 50_000));
-        worker.shutdown(Shutdown::Write).unwrap();
-        let ended = incoming.receive(ReadNow::new(socket)).await;
+        drop(worker);
+        let ended = incoming.receive(ReadNow::new(&from_worker)).await;
         assert!(matches!(ended, ConnectionError::Closed), "{ended}");
     }
 }

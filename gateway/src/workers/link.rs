@@ -13,10 +13,10 @@ use tokio::{
 };
 
 use super::{
-    connection::Connection,
+    connection::{Connection, ConnectionLimits, NetworkStream},
     connection_error::ConnectionError,
     link_event::LinkEvent,
-    socket::{ClearStream, WorkerStream, connect, connect_locally, secure},
+    socket::{connect, connect_locally, secure},
 };
 use crate::input_memory::InputMemory;
 
@@ -141,11 +141,13 @@ async fn open(endpoint: &Endpoint, config: &LinkConfig) -> Result<Connection, Co
     let tls = tls.map(current);
     let opened = timeout(OPEN_TIME, async {
         let stream = match &tls {
-            None => WorkerStream::Left(ClearStream::Left(stream)),
-            Some(tls) => secure(stream, endpoint.address, Arc::clone(&tls.config)).await?,
+            None => NetworkStream::Left(stream),
+            Some(tls) => {
+                let config = Arc::clone(&tls.config);
+                NetworkStream::Right(secure(stream, endpoint.address, config).await?)
+            }
         };
-        let in_flight = endpoint.in_flight();
-        Connection::open(stream, handshake, config.payload_limit, in_flight).await
+        Connection::open(stream, handshake, &limits(endpoint, config)).await
     });
     match (opened.await, tls) {
         (Err(_), _) => Err(ConnectionError::HandshakeTimeout(OPEN_TIME)),
@@ -156,7 +158,7 @@ async fn open(endpoint: &Endpoint, config: &LinkConfig) -> Result<Connection, Co
     }
 }
 
-/// Connects to a worker on this host, and shares memory with it if it can.
+/// Connects to a worker on this host, and shares memory with it.
 async fn open_locally(
     path: &str,
     endpoint: &Endpoint,
@@ -164,13 +166,9 @@ async fn open_locally(
 ) -> Result<Connection, ConnectionError> {
     let opened = timeout(OPEN_TIME, async {
         let stream = connect_locally(path).await?;
-        let stream = WorkerStream::Left(ClearStream::Right(stream));
         let handshake = handshake(endpoint, config, Features::SHARED_MEMORY);
-        let in_flight = endpoint.in_flight();
-        let mut connection =
-            Connection::open(stream, handshake, config.payload_limit, in_flight).await?;
-        connection.share_memory(&endpoint.inputs).await?;
-        Ok(connection)
+        let limits = limits(endpoint, config);
+        Connection::open_locally(stream, handshake, &limits, &endpoint.inputs).await
     });
     opened
         .await
@@ -182,9 +180,11 @@ fn handshake(endpoint: &Endpoint, config: &LinkConfig, features: Features) -> Cl
     ClientHandshake::new(config.secret.clone(), hello, endpoint.identity)
 }
 
-impl Endpoint {
-    fn in_flight(&self) -> u32 {
-        self.in_flight.unwrap_or(ReplicaParameters::LEAST_CREDITS)
+fn limits(endpoint: &Endpoint, config: &LinkConfig) -> ConnectionLimits {
+    let in_flight = endpoint.in_flight;
+    ConnectionLimits {
+        payload: config.payload_limit,
+        in_flight: in_flight.unwrap_or(ReplicaParameters::LEAST_CREDITS),
     }
 }
 

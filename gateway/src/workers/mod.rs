@@ -5,6 +5,7 @@
 
 mod connection;
 mod connection_error;
+mod directions;
 mod incoming;
 mod link;
 mod link_event;

@@ -1,9 +1,9 @@
-//! The sending half of a connection to a worker. A small batch that the socket takes at once is sent by the thread that forms it, because waking
+//! The sending half of a connection to a worker. A small batch that the worker's socket or pipe takes at once is sent by the thread that forms it, because waking
 //! another costs more than sending; all others wait for a task of the connection.
 
 use std::{
     collections::BTreeMap,
-    io::{self, IoSlice},
+    io::{self, IoSlice, Write as _},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -12,14 +12,13 @@ use std::{
 
 use bytes::Bytes;
 use packhorse_wire::{BatchHeader, BatchId, ToWorker};
-use socket2::Socket;
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt as _},
     sync::{Notify, mpsc},
     time::Instant,
 };
 
-use super::{connection_error::ConnectionError, shared_memory::SharedMemory};
+use super::{connection_error::ConnectionError, directions::WriteEnd, shared_memory::SharedMemory};
 
 /// The most bytes that the forming thread sends: for more, copying them takes as long as waking the task.
 const DIRECT_LIMIT: usize = 16 << 10;
@@ -38,6 +37,8 @@ pub(crate) struct OutgoingBatch {
 pub(crate) struct BatchSender {
     sending: Arc<Sending>,
     queue: mpsc::UnboundedSender<Outgoing>,
+    /// The connection; `None` within TLS, which the task must encrypt.
+    to_worker: Option<Arc<WriteEnd>>,
 }
 
 /// The receiving end of the batches that are not sent at once.
@@ -47,7 +48,7 @@ pub(super) type Queue = mpsc::UnboundedReceiver<Outgoing>;
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Batch(OutgoingBatch),
-    /// The rest of a batch that the socket did not take at once.
+    /// The rest of a batch that the connection did not take at once.
     Rest(Vec<Bytes>),
 }
 
@@ -56,8 +57,6 @@ pub(super) enum Outgoing {
 pub(super) struct Sending {
     pub(super) outstanding: Outstanding,
     pub(super) shared: Option<SharedMemory>,
-    /// The socket; `None` within TLS, which the task must encrypt.
-    pub(super) socket: Option<Socket>,
     /// The number of batches, and rests of them, that the task has not sent yet.
     queued: AtomicUsize,
 }
@@ -67,18 +66,18 @@ impl BatchSender {
     pub(super) fn new(
         in_flight: u32,
         shared: Option<SharedMemory>,
-        socket: Option<Socket>,
+        to_worker: Option<Arc<WriteEnd>>,
     ) -> (Self, Arc<Sending>, Queue) {
         let sending = Arc::new(Sending {
             outstanding: Outstanding::new(in_flight),
             shared,
-            socket,
             queued: AtomicUsize::new(0),
         });
         let (queue, queued) = mpsc::unbounded_channel();
         let sender = Self {
             sending: Arc::clone(&sending),
             queue,
+            to_worker,
         };
         (sender, sending, queued)
     }
@@ -92,7 +91,7 @@ impl BatchSender {
     pub(crate) fn send(&mut self, batch: OutgoingBatch) {
         // Only this function adds to the queue: where it is empty, the task does not write.
         let rest = if self.sending.queued.load(Ordering::Acquire) == 0 {
-            self.sending.send_at_once(batch)
+            self.send_at_once(batch)
         } else {
             Some(Outgoing::Batch(batch))
         };
@@ -102,15 +101,19 @@ impl BatchSender {
             let _ = self.queue.send(rest);
         }
     }
-}
 
-impl Sending {
     /// Sends a small batch, as far as that needs no waiting. Returns what is left for the task.
     fn send_at_once(&self, batch: OutgoingBatch) -> Option<Outgoing> {
-        let Some(socket) = self.socket.as_ref().filter(|_| self.outstanding.has_room()) else {
+        let Sending {
+            outstanding,
+            shared,
+            ..
+        } = &*self.sending;
+        let to_worker = self.to_worker.as_ref();
+        let Some(to_worker) = to_worker.filter(|_| outstanding.has_room()) else {
             return Some(Outgoing::Batch(batch));
         };
-        let shared = self.shared.as_ref();
+        let shared = shared.as_ref();
         let placed = shared.and_then(|memory| memory.find(&batch.payload));
         let length: usize = batch.payload.iter().map(Bytes::len).sum();
         if placed.is_none() && length > DIRECT_LIMIT {
@@ -121,17 +124,17 @@ impl Sending {
             memory.encode_releases(&mut frame);
         }
         if let Some(placed) = placed {
-            self.outstanding.insert(batch.header.id, placed.kept);
+            outstanding.insert(batch.header.id, placed.kept);
             ToWorker::SharedBatch(batch.header, placed.ranges).encode(&mut frame);
         } else {
-            self.outstanding.insert(batch.header.id, Vec::new());
+            outstanding.insert(batch.header.id, Vec::new());
             ToWorker::Batch(batch.header).encode(&mut frame);
             for piece in &batch.payload {
                 frame.extend_from_slice(piece);
             }
         }
-        // The socket is full, or broken: the task waits, or ends the connection.
-        let sent = socket.send(&frame).unwrap_or(0);
+        // The connection is full, or broken: the task waits, or ends it.
+        let sent = (&**to_worker).write(&frame).unwrap_or(0);
         (sent < frame.len()).then(|| Outgoing::Rest(vec![Bytes::from(frame).slice(sent..)]))
     }
 }
@@ -181,8 +184,11 @@ pub(super) async fn send_all(
         sending.queued.fetch_sub(1, Ordering::Release);
     }
     match stream.shutdown().await {
-        // The receiving half handles what is still to come.
-        Ok(()) => std::future::pending().await,
+        // A pipe ends when its last handle is dropped. The receiving half handles what is still to come.
+        Ok(()) => {
+            drop(stream);
+            std::future::pending().await
+        }
         Err(error) => error.into(),
     }
 }
@@ -288,15 +294,16 @@ impl Outstanding {
 
 #[cfg(test)]
 mod tests {
-    use std::os::{fd::OwnedFd, unix::net::UnixStream};
+    use std::io::PipeReader;
 
     use bytes::Buf as _;
 
     use packhorse_cluster::{Datatype, Shape};
     use packhorse_wire::{Decoder, MAX_PAYLOAD, TensorHeader};
-    use tokio::io::AsyncReadExt as _;
+    use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 
     use super::*;
+    use crate::workers::directions::{Directions, PatientWriter};
 
     fn batch(id: u64, bytes: usize) -> OutgoingBatch {
         let shape = Shape::new(&[bytes.try_into().unwrap()]).unwrap();
@@ -311,7 +318,7 @@ mod tests {
     }
 
     /// Reads batches of one input from a stream until it ends, and returns their numbers.
-    async fn ids(mut stream: tokio::net::UnixStream) -> Vec<u64> {
+    async fn ids(mut stream: pipe::Receiver) -> Vec<u64> {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).await.unwrap();
         let (mut input, mut ids) = (&bytes[..], Vec::new());
@@ -333,36 +340,33 @@ mod tests {
         ids
     }
 
-    /// Returns a connection's two ends, and a second handle of the first.
-    fn sockets() -> (UnixStream, UnixStream, Socket) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        for stream in [&ours, &theirs] {
-            stream.set_nonblocking(true).unwrap();
-        }
-        let socket = Socket::from(OwnedFd::from(ours.try_clone().unwrap()));
-        (ours, theirs, socket)
+    /// Returns the gateway's end of a pipe, and the worker's.
+    fn ends() -> (Arc<WriteEnd>, PipeReader) {
+        let (batches, to_worker) = io::pipe().unwrap();
+        let (from_worker, _answers) = io::pipe().unwrap();
+        let directions = Directions::of_pipes(from_worker, to_worker).unwrap();
+        (directions.to_worker, batches)
     }
 
     /// Runs the task of the connection until all batches have arrived, and returns their numbers.
     async fn send_and_receive(
-        ours: UnixStream,
-        theirs: UnixStream,
+        to_worker: Arc<WriteEnd>,
+        batches: PipeReader,
         queue: Queue,
         sending: &Sending,
     ) -> Vec<u64> {
-        let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
-        let theirs = tokio::net::UnixStream::from_std(theirs).unwrap();
-        let (_, write) = ours.split();
+        let batches = pipe::Receiver::from_owned_fd(batches.into()).unwrap();
         tokio::select! {
-            error = send_all(write, queue, sending) => panic!("{error}"),
-            received = ids(theirs) => received,
+            error = send_all(PatientWriter::new(to_worker), queue, sending) => panic!("{error}"),
+            received = ids(batches) => received,
         }
     }
 
     #[tokio::test]
     async fn batches_arrive_whole_and_in_order_whoever_sends_them() {
-        let (ours, theirs, socket) = sockets();
-        let (mut sender, sending, queue) = BatchSender::new(1000, None, Some(socket));
+        let (to_worker, batches) = ends();
+        let (mut sender, sending, queue) =
+            BatchSender::new(1000, None, Some(Arc::clone(&to_worker)));
         sender.send(batch(0, 100));
         assert_eq!(
             sending.queued.load(Ordering::Relaxed),
@@ -376,29 +380,30 @@ mod tests {
             2,
             "a large one waits for the task, and what follows waits behind it"
         );
-        // The socket's buffer fills up in the middle of one.
+        // The pipe fills up in the middle of one.
         for id in 3..200 {
             sender.send(batch(id, DIRECT_LIMIT / 2));
         }
         drop(sender);
-        let received = send_and_receive(ours, theirs, queue, &sending).await;
+        let received = send_and_receive(to_worker, batches, queue, &sending).await;
         assert_eq!(received, (0..200).collect::<Vec<_>>());
         assert_eq!(sending.queued.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
     async fn the_rest_of_a_batch_is_sent_by_the_task() {
-        let (ours, theirs, socket) = sockets();
-        let (mut sender, sending, queue) = BatchSender::new(u32::MAX - 1, None, Some(socket));
+        let (to_worker, batches) = ends();
+        let (mut sender, sending, queue) =
+            BatchSender::new(u32::MAX - 1, None, Some(Arc::clone(&to_worker)));
         let mut count = 0;
         while sending.queued.load(Ordering::Relaxed) == 0 {
             sender.send(batch(count, DIRECT_LIMIT));
             count += 1;
-            assert!(count < 10_000, "the socket's buffer has no end");
+            assert!(count < 10_000, "the pipe has no end");
         }
         sender.send(batch(count, 10));
         drop(sender);
-        let received = send_and_receive(ours, theirs, queue, &sending).await;
+        let received = send_and_receive(to_worker, batches, queue, &sending).await;
         assert_eq!(received, (0..=count).collect::<Vec<_>>());
     }
 

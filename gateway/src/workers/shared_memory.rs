@@ -1,19 +1,20 @@
 //! The memory that a link and a worker of this host share: inputs are in the gateway's, outputs in the worker's.
 
 use std::{
-    io,
+    io::{self, PipeReader},
     os::fd::{AsFd as _, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use bytes::{Bytes, BytesMut};
-use packhorse_mapped::{OutOfRange, View, receive_with_descriptor, send_with_descriptor};
+use packhorse_mapped::{OutOfRange, View, receive_with_descriptors, send_with_descriptors};
 use packhorse_wire::{BatchId, ByteRange, Decoder, MAX_PAYLOAD, MAX_RANGES, ToGateway, ToWorker};
 use tokio::{
     io::{AsyncWriteExt as _, Interest},
     net::UnixStream,
 };
 
+use super::directions::Directions;
 use crate::input_memory::LinkedInputs;
 
 /// The size of a batch in bytes from which on it is shared. A smaller one costs less to send than to place.
@@ -38,26 +39,31 @@ pub(super) struct SharedInputs {
 }
 
 impl SharedMemory {
-    /// Names the gateway's memory after the handshake, and receives the worker's.
+    /// Names the gateway's memory after the handshake, and receives the worker's; beside them the ends of two pipes, through which messages
+    /// go from then on.
     ///
     /// # Errors
     /// The worker does something else, or its memory is unusable.
     pub(super) async fn exchange(
         socket: &mut UnixStream,
         inputs: LinkedInputs,
-    ) -> io::Result<Self> {
+    ) -> io::Result<(Self, Directions)> {
+        let (batches, to_worker) = io::pipe()?;
         let arena = inputs.arena();
         let mut message = Vec::new();
         ToWorker::Memory(arena.size() as u64).encode(&mut message);
-        let pass = || send_with_descriptor(socket.as_fd(), &message, arena.as_fd());
+        let descriptors = [arena.as_fd(), batches.as_fd()];
+        let pass = || send_with_descriptors(socket.as_fd(), &message, descriptors);
         let sent = socket.async_io(Interest::WRITABLE, pass).await?;
         socket.write_all(&message[sent..]).await?;
-        let (size, file) = receive_memory(socket).await?;
-        Ok(Self {
+        let (size, [file, from_worker]) = receive_memory(socket).await?;
+        let shared = Self {
             inputs,
             outputs: View::open(file, size, MAX_PAYLOAD)?,
             copied: Mutex::default(),
-        })
+        };
+        let directions = Directions::of_pipes(PipeReader::from(from_worker), to_worker)?;
+        Ok((shared, directions))
     }
 
     /// Returns the inputs as ranges of the shared memory; those that are elsewhere are copied to it. `None` if they are better sent in line:
@@ -134,25 +140,25 @@ impl SharedMemory {
     }
 }
 
-/// Receives the message that names the worker's memory, and nothing after it: its length is known.
-async fn receive_memory(socket: &UnixStream) -> io::Result<(u64, OwnedFd)> {
+/// Receives the message that names the worker's memory with its descriptors, and nothing after it: its length is known.
+async fn receive_memory(socket: &UnixStream) -> io::Result<(u64, [OwnedFd; 2])> {
     let invalid = |problem| io::Error::new(io::ErrorKind::InvalidData, problem);
     let mut expected = Vec::new();
     ToGateway::Memory(0).encode(&mut expected);
     let (mut buffer, mut filled) = (expected, 0);
-    let mut file = None;
+    let mut descriptors = None;
     while filled < buffer.len() {
         let rest = &mut buffer[filled..];
-        let receive = || receive_with_descriptor(socket.as_fd(), rest);
+        let receive = || receive_with_descriptors(socket.as_fd(), rest);
         let (length, received) = socket.async_io(Interest::READABLE, receive).await?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         filled += length;
-        file = received.or(file);
+        descriptors = received.or(descriptors);
     }
-    match (Decoder::new(0).feed(&mut &buffer[..]), file) {
-        (Ok(Some(ToGateway::Memory(size))), Some(file)) => Ok((size, file)),
+    match (Decoder::new(0).feed(&mut &buffer[..]), descriptors) {
+        (Ok(Some(ToGateway::Memory(size))), Some(descriptors)) => Ok((size, descriptors)),
         _ => Err(invalid("expected the worker's memory")),
     }
 }
@@ -174,17 +180,20 @@ mod tests {
         let outputs = Arena::new(SIZE).unwrap();
         let answering = async {
             let mut buffer = [0; 256];
-            let receive = || receive_with_descriptor(worker.as_fd(), &mut buffer);
-            let (length, file) = worker.async_io(Interest::READABLE, receive).await.unwrap();
+            let receive = || receive_with_descriptors(worker.as_fd(), &mut buffer);
+            let (length, descriptors) = worker.async_io(Interest::READABLE, receive).await.unwrap();
             let message = Decoder::new(0).feed(&mut &buffer[..length]).unwrap();
             assert_eq!(message, Some(ToWorker::Memory(SIZE as u64)));
             let mut message = Vec::new();
             ToGateway::Memory(SIZE as u64).encode(&mut message);
-            send_with_descriptor(worker.as_fd(), &message, outputs.as_fd()).unwrap();
-            View::open(file.unwrap(), SIZE as u64, SIZE as u64).unwrap()
+            let (answers, _worker_end) = io::pipe().unwrap();
+            let passed = [outputs.as_fd(), answers.as_fd()];
+            send_with_descriptors(worker.as_fd(), &message, passed).unwrap();
+            let [file, _batches] = descriptors.unwrap();
+            View::open(file, SIZE as u64, SIZE as u64).unwrap()
         };
         let (memory, view) = tokio::join!(SharedMemory::exchange(&mut gateway, inputs), answering);
-        (memory.unwrap(), memories, view, outputs)
+        (memory.unwrap().0, memories, view, outputs)
     }
 
     #[tokio::test]

@@ -2,13 +2,12 @@
 //!
 //! The pipeline must not wait for a gateway that does not read: other gateways have batches in it, too. Therefore answers are sent by a
 //! thread of their connection. An answer of a few hundred bytes costs less to send than to hand over, though, and nearly always fits into
-//! the socket's buffer; the thread that has computed it tries to send it without waiting, and hands over what the socket did not take. Frames
+//! the socket or pipe; the thread that has computed it tries to send it without waiting, and hands over what did not fit. Frames
 //! stay whole because either thread holds a lock while it writes, under which lies the rest of a frame that has begun. Their order does not
 //! matter: an answer names its batch.
 
 use std::{
     io::{self, IoSlice, Write},
-    net::Shutdown,
     sync::{
         Arc, Mutex, PoisonError, TryLockError,
         atomic::{AtomicBool, Ordering},
@@ -17,17 +16,16 @@ use std::{
 };
 
 use packhorse_wire::ToGateway;
-use socket2::Socket;
 
 use crate::{
-    executor::OutputTensor, link_stream::LinkStream, semaphore::Permit, shared_memory::SharedMemory,
+    executor::OutputTensor,
+    link_stream::{ImmediateWriter, LinkStream},
+    semaphore::Permit,
+    shared_memory::SharedMemory,
 };
 
 /// The largest answer that the computing thread sends, in bytes. It is copied together.
 const DIRECT_LIMIT: usize = 4096;
-
-/// Linux's `MSG_DONTWAIT`, which is the same on all its architectures: the call returns an error instead of waiting.
-const DONT_WAIT: i32 = 0x40;
 
 /// A batch's permits of its connection and of the worker.
 pub(super) type BatchPermits = (Permit, Permit);
@@ -66,8 +64,8 @@ impl Answer {
 
 /// The right to write to a connection.
 pub(super) struct AnswerWriter {
-    /// A second handle of the socket; `None` within TLS, where a record may have to wait for others.
-    socket: Option<Socket>,
+    /// Without it all answers are handed over.
+    immediate: Option<ImmediateWriter>,
     /// The memory for large answers, if the connection shares memory.
     shared: Option<Arc<SharedMemory>>,
     /// The bytes of a frame that has begun. Its lock is held while a frame is written.
@@ -77,13 +75,8 @@ pub(super) struct AnswerWriter {
 impl AnswerWriter {
     /// Returns the writer of a connection.
     pub(super) fn new(stream: &LinkStream, shared: Option<Arc<SharedMemory>>) -> Self {
-        let socket = match stream {
-            // Without a second handle all answers are handed over.
-            LinkStream::Plain(_) | LinkStream::Local(_) => stream.socket().try_clone().ok(),
-            LinkStream::Tls(_) => None,
-        };
         Self {
-            socket,
+            immediate: stream.immediate_writer(),
             shared,
             rest: Mutex::default(),
         }
@@ -91,7 +84,7 @@ impl AnswerWriter {
 
     /// Sends a small answer if that needs no waiting. Otherwise returns what is left of it, for [`AnswerWriter::send_all`].
     pub(super) fn try_send(&self, answer: Answer) -> Option<Answer> {
-        let (Some(socket), Some(message)) = (&self.socket, &answer.message) else {
+        let (Some(immediate), Some(message)) = (&self.immediate, &answer.message) else {
             return Some(answer);
         };
         let outputs = answer.outputs.iter();
@@ -115,7 +108,7 @@ impl AnswerWriter {
         if frame.len() > DIRECT_LIMIT {
             return Some(answer);
         }
-        match socket.send_with_flags(&frame, DONT_WAIT) {
+        match immediate.write(&frame) {
             Ok(sent) if sent < frame.len() => {
                 *rest = frame.split_off(sent);
                 Some(Answer {
@@ -125,7 +118,7 @@ impl AnswerWriter {
                 })
             }
             Ok(_) => None,
-            // The socket is full or broken; the other thread waits, or ends the connection.
+            // The connection is full or broken; the other thread waits, or ends the connection.
             Err(_) => Some(answer),
         }
     }
@@ -143,8 +136,7 @@ impl AnswerWriter {
             }
             if let Err(error) = self.send(stream, &answer) {
                 tracing::warn!(%error, "an answer cannot be sent to the gateway");
-                // The receiving thread notices, and ends.
-                let _ = stream.socket().shutdown(Shutdown::Both);
+                stream.end();
                 broken.store(true, Ordering::Relaxed);
             }
         }
@@ -167,7 +159,7 @@ impl AnswerWriter {
     }
 }
 
-/// Sends a message with header, metadata and tensors, in one vectored write if the socket accepts all of it.
+/// Sends a message with header, metadata and tensors, in one vectored write if the connection accepts all of it.
 pub(super) fn send(
     mut stream: &LinkStream,
     message: &ToGateway,

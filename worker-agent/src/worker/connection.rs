@@ -19,19 +19,19 @@ use packhorse_mapped::{OutOfRange, peer_uid};
 use packhorse_service::is_of_this_machine;
 use packhorse_tls::{Refresh, Reloaded, ServerTls, begins_tls};
 use packhorse_wire::{
-    BatchHeader, ByteRange, DecodeError, Decoder, FailureHeader, FailureKind, Features,
+    Agreement, BatchHeader, ByteRange, DecodeError, Decoder, FailureHeader, FailureKind, Features,
     HandshakeError, Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep,
     StageDurations, TensorHeader, ToGateway, ToWorker, WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::PipelineSettings;
-use socket2::{SockRef, Socket, TcpKeepalive};
+use socket2::{SockRef, TcpKeepalive};
 
 use crate::{
     answer_writer::{Answer, AnswerWriter, BatchPermits, send},
     batch_limit::BatchLimit,
     clock::now,
     executor::{ExecutionError, Executor, OutputTensor, check_batch},
-    link_stream::{self, LinkStream},
+    link_stream::{self, LinkReader, LinkStream, WRITE_LIMIT},
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
     semaphore::Semaphore,
     shared_memory::SharedMemory,
@@ -39,8 +39,6 @@ use crate::{
 
 /// The time limit of the handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// The time without progress after which a gateway that receives an answer is given up.
-const WRITE_LIMIT: Duration = Duration::from_secs(30);
 /// The time without progress after which a gateway that sends a batch is given up: the batch holds memory for which others wait.
 const READ_LIMIT: Duration = Duration::from_secs(30);
 /// The idle time after which a connection is probed, to notice that the gateway's machine is gone.
@@ -208,6 +206,10 @@ enum ConnectionError {
     Handshake(#[from] HandshakeError),
     #[error("the gateway runs as user {0}, not as this worker's")]
     OtherUser(u32),
+    #[error(
+        "this worker shares memory with a gateway of its host, and this gateway does not, or is of another version"
+    )]
+    NoSharedMemory,
     #[error("this worker expects a batch, in line or in memory that is shared")]
     NoBatch,
     #[error("batch {0} has inputs outside of the shared memory")]
@@ -239,7 +241,7 @@ fn serve_begun(begun: Result<LinkStream, ConnectionError>, link: &Link) {
         Ok(()) => tracing::debug!("the gateway closed the connection"),
         Err(error) => {
             tracing::warn!(%error, "connection closed");
-            linger(&stream.socket());
+            linger(&stream);
         }
     }
 }
@@ -261,7 +263,7 @@ fn begin(stream: TcpStream, link: &Link) -> Result<LinkStream, ConnectionError> 
         return match link_stream::shake_hands(&stream, config, now() + HANDSHAKE_LIMIT) {
             Ok(connection) => Ok(LinkStream::tls(stream, connection)),
             Err(error) => {
-                linger(&SockRef::from(&stream));
+                linger(&LinkStream::Plain(stream));
                 Err(ConnectionError::Tls(error))
             }
         };
@@ -276,7 +278,7 @@ fn begin(stream: TcpStream, link: &Link) -> Result<LinkStream, ConnectionError> 
         &ToGateway::Close(ConnectionError::NotTls.to_string()),
         &[],
     );
-    linger(&stream.socket());
+    linger(&stream);
     Err(ConnectionError::NotTls)
 }
 
@@ -298,18 +300,44 @@ fn configure_socket(stream: &TcpStream) -> io::Result<()> {
 
 fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
     let mut receiver = Receiver::new(stream);
-    // Sent last: the batches before the error are answered.
-    let close = |error: ConnectionError| {
-        let _ = send(stream, &ToGateway::Close(error.to_string()), &[]);
-        error
+    let agreement = shake_hands(&mut receiver, stream, link).map_err(|e| close(stream, e))?;
+    let LinkStream::Local(socket) = stream else {
+        return exchange_batches(receiver, stream, None, link);
     };
-    let shared = shake_hands(&mut receiver, stream, link).map_err(close)?;
+    if !agreement.features.contains(Features::SHARED_MEMORY) {
+        return Err(close(stream, ConnectionError::NoSharedMemory));
+    }
+    let exchanged = SharedMemory::exchange(socket);
+    let (shared, pipes) = exchanged.map_err(|e| close(stream, e.into()))?;
+    let pipes = LinkStream::Pipes(pipes);
+    let receiver = Receiver::new(&pipes);
+    let shared = Arc::new(shared);
+    let outcome = exchange_batches(receiver, &pipes, Some(&shared), link);
+    if outcome.is_err() {
+        linger(&pipes);
+    }
+    outcome
+}
+
+/// Tells the gateway why the connection ends.
+fn close(stream: &LinkStream, error: ConnectionError) -> ConnectionError {
+    let _ = send(stream, &ToGateway::Close(error.to_string()), &[]);
+    error
+}
+
+/// Receives and answers batches until the gateway shuts down its side.
+fn exchange_batches(
+    mut receiver: Receiver<'_>,
+    stream: &LinkStream,
+    shared: Option<&Arc<SharedMemory>>,
+    link: &Link,
+) -> Result<(), ConnectionError> {
     let (answers, to_answer) = mpsc::channel();
     let Some(key) = link.open.add(answers.clone()) else {
-        return Err(close(ConnectionError::Draining));
+        return Err(close(stream, ConnectionError::Draining));
     };
     let broken = Arc::new(AtomicBool::new(false));
-    let writer = Arc::new(AnswerWriter::new(stream, shared.clone()));
+    let writer = Arc::new(AnswerWriter::new(stream, shared.cloned()));
     let outcome = thread::scope(|scope| {
         scope.spawn(|| writer.send_all(stream, to_answer, &broken));
         let answering = Answering {
@@ -317,7 +345,12 @@ fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
             writer: &writer,
             broken: &broken,
         };
-        let outcome = receive_batches(&mut receiver, link, shared.as_deref(), &answering);
+        let outcome = receive_batches(
+            &mut receiver,
+            link,
+            shared.map(|shared| &**shared),
+            &answering,
+        );
         if matches!(outcome, Err(ConnectionError::Io(_))) {
             broken.store(true, Ordering::Relaxed);
         }
@@ -326,19 +359,20 @@ fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
         drop(answers);
         outcome
     });
-    outcome.map_err(close)
+    // Sent last: the batches before the error are answered.
+    outcome.map_err(|e| close(stream, e))
 }
 
 /// Receives the messages of a connection.
 struct Receiver<'a> {
-    reader: BufReader<&'a LinkStream>,
+    reader: BufReader<LinkReader<'a>>,
     decoder: Decoder<ToWorker>,
 }
 
 impl<'a> Receiver<'a> {
     fn new(stream: &'a LinkStream) -> Self {
         Self {
-            reader: BufReader::with_capacity(READ_BUFFER, stream),
+            reader: BufReader::with_capacity(READ_BUFFER, LinkReader::new(stream)),
             decoder: Decoder::new(MAX_PAYLOAD),
         }
     }
@@ -353,12 +387,7 @@ impl<'a> Receiver<'a> {
                 let left = deadline.saturating_duration_since(now());
                 // Zero is not a valid limit.
                 let left = left.max(Duration::from_millis(1));
-                self.reader
-                    .get_ref()
-                    .socket()
-                    .set_read_timeout(Some(left))?;
-            } else if self.reader.buffer().is_empty() {
-                self.reader.get_ref().wait_for_data()?;
+                self.reader.get_mut().set_limit(Some(left))?;
             }
             let mut bytes = self.reader.fill_buf()?;
             let available = bytes.len();
@@ -383,10 +412,10 @@ fn shake_hands(
     receiver: &mut Receiver<'_>,
     stream: &LinkStream,
     link: &Link,
-) -> Result<Option<Arc<SharedMemory>>, ConnectionError> {
+) -> Result<Agreement, ConnectionError> {
     let features = match stream {
         LinkStream::Local(_) => Features::SHARED_MEMORY,
-        LinkStream::Plain(_) | LinkStream::Tls(_) => Features::NONE,
+        _ => Features::NONE,
     };
     // The thread's generator is cryptographic and seeded by the operating system.
     let hello = Hello::new(features, rand::random());
@@ -400,16 +429,8 @@ fn shake_hands(
             ServerStep::Send(challenge) => send(stream, &challenge, &[])?,
             ServerStep::Accept(accept, agreement) => {
                 send(stream, &accept, &[])?;
-                let shared = match stream {
-                    LinkStream::Local(socket)
-                        if agreement.features.contains(Features::SHARED_MEMORY) =>
-                    {
-                        Some(Arc::new(SharedMemory::exchange(socket)?))
-                    }
-                    _ => None,
-                };
-                stream.socket().set_read_timeout(None)?;
-                return Ok(shared);
+                receiver.reader.get_mut().set_limit(None)?;
+                return Ok(agreement);
             }
         }
     }
@@ -467,7 +488,7 @@ fn receive_batches(
 }
 
 fn receive_batch(
-    reader: &mut BufReader<&LinkStream>,
+    reader: &mut BufReader<LinkReader<'_>>,
     link: &Link,
     started: Instant,
     payload: &Payload<'_>,
@@ -505,14 +526,13 @@ fn receive_batch(
             let bytes: u64 = header.inputs.iter().map(TensorHeader::byte_len).sum();
             let is_there = reader.buffer().len() as u64 >= bytes;
             if !is_there {
-                let socket = reader.get_ref().socket();
-                socket.set_read_timeout(Some(READ_LIMIT))?;
+                reader.get_mut().set_limit(Some(READ_LIMIT))?;
             }
             for index in 0..header.inputs.len() {
                 reader.read_exact(batch.input_mut(index))?;
             }
             if !is_there {
-                reader.get_ref().socket().set_read_timeout(None)?;
+                reader.get_mut().set_limit(None)?;
             }
         }
         Payload::Shared(memory, ranges) => memory
@@ -533,14 +553,16 @@ fn receive_batch(
 }
 
 /// Reads the rest of a connection for a limited time, so that the gateway receives the reason of its close.
-fn linger(stream: &Socket) {
+fn linger(stream: &LinkStream) {
     let end = now() + LINGER;
-    let _ = stream.shutdown(Shutdown::Write);
+    if let Some(socket) = stream.socket() {
+        let _ = socket.shutdown(Shutdown::Write);
+    }
     let mut rest = [0; 4096];
-    let mut reader = stream;
+    let mut reader = LinkReader::new(stream);
     loop {
         let left = end.saturating_duration_since(now());
-        if left.is_zero() || stream.set_read_timeout(Some(left)).is_err() {
+        if left.is_zero() || reader.set_limit(Some(left)).is_err() {
             return;
         }
         if !matches!(reader.read(&mut rest), Ok(read) if read > 0) {

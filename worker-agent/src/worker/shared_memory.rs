@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, Write as _},
+    io::{self, PipeReader, Write as _},
     os::{
         fd::{AsFd as _, OwnedFd},
         unix::net::UnixStream,
@@ -14,13 +14,16 @@ use std::{
 };
 
 use packhorse_mapped::{
-    Arena, ArenaBytes, OutOfRange, View, receive_with_descriptor, send_with_descriptor,
+    Arena, ArenaBytes, OutOfRange, View, receive_with_descriptors, send_with_descriptors,
 };
 use packhorse_wire::{
     BatchId, ByteRange, Decoder, MAX_PAYLOAD, MAX_RANGES, TensorHeader, ToGateway, ToWorker,
 };
 
-use crate::executor::{OutputTensor, PreparedBatch};
+use crate::{
+    executor::{OutputTensor, PreparedBatch},
+    link_stream::Pipes,
+};
 
 /// The size of the memory for outputs of one connection, in bytes. Pages that no output has ever used take no memory.
 const OUTPUT_MEMORY: usize = 64 << 20;
@@ -36,23 +39,27 @@ pub(super) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Receives the gateway's memory, which it names right after the handshake, and names the worker's.
+    /// Receives the gateway's memory, which it names right after the handshake, and names the worker's; beside them the ends of two pipes,
+    /// through which messages go from then on.
     ///
     /// # Errors
     /// The gateway does something else, or there is no memory.
-    pub(super) fn exchange(socket: &UnixStream) -> io::Result<Self> {
-        let (size, file) = receive_memory(socket)?;
+    pub(super) fn exchange(socket: &UnixStream) -> io::Result<(Self, Pipes)> {
+        let (size, [file, batches]) = receive_memory(socket)?;
         let inputs = View::open(file, size, MAX_PAYLOAD)?;
         let outputs = Arena::new(OUTPUT_MEMORY)?;
+        let (from_worker, answers) = io::pipe()?;
         let mut message = Vec::new();
         ToGateway::Memory(outputs.size() as u64).encode(&mut message);
-        let sent = send_with_descriptor(socket.as_fd(), &message, outputs.as_fd())?;
+        let descriptors = [outputs.as_fd(), from_worker.as_fd()];
+        let sent = send_with_descriptors(socket.as_fd(), &message, descriptors)?;
         (&mut &*socket).write_all(&message[sent..])?;
-        Ok(Self {
+        let shared = Self {
             inputs: Arc::new(inputs),
             outputs,
             unreleased: Mutex::default(),
-        })
+        };
+        Ok((shared, Pipes::new(PipeReader::from(batches), answers)?))
     }
 
     /// Gives a batch its inputs, which lie in these ranges one after the other.
@@ -143,24 +150,24 @@ impl SharedMemory {
     }
 }
 
-/// Receives a message that names the gateway's memory, and nothing after it.
-fn receive_memory(socket: &UnixStream) -> io::Result<(u64, OwnedFd)> {
+/// Receives a message that names the gateway's memory with its descriptors, and nothing after it.
+fn receive_memory(socket: &UnixStream) -> io::Result<(u64, [OwnedFd; 2])> {
     let invalid = |problem| io::Error::new(io::ErrorKind::InvalidData, problem);
     let mut decoder = Decoder::<ToWorker>::new(0);
-    let mut file = None;
+    let mut descriptors = None;
     let mut buffer = [0; 256];
     loop {
-        let (length, received) = receive_with_descriptor(socket.as_fd(), &mut buffer)?;
+        let (length, received) = receive_with_descriptors(socket.as_fd(), &mut buffer)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        file = received.or(file);
+        descriptors = received.or(descriptors);
         let mut bytes = &buffer[..length];
         let message = decoder.feed(&mut bytes);
-        match (message.map_err(io::Error::other)?, file.take()) {
-            (None, received) => file = received,
-            (Some(ToWorker::Memory(size)), Some(file)) if bytes.is_empty() => {
-                return Ok((size, file));
+        match (message.map_err(io::Error::other)?, descriptors.take()) {
+            (None, received) => descriptors = received,
+            (Some(ToWorker::Memory(size)), Some(descriptors)) if bytes.is_empty() => {
+                return Ok((size, descriptors));
             }
             _ => return Err(invalid("expected the gateway's memory")),
         }
@@ -181,21 +188,24 @@ mod tests {
     /// Both sides of a connection: the worker's memory, and the gateway's arena and view.
     fn connected() -> (SharedMemory, Arena, View) {
         let (worker, gateway) = UnixStream::pair().unwrap();
-        let exchanging = thread::spawn(move || SharedMemory::exchange(&worker).unwrap());
+        let exchanging = thread::spawn(move || SharedMemory::exchange(&worker).unwrap().0);
+        let (batches, _) = io::pipe().unwrap();
         let inputs = Arena::new(SIZE).unwrap();
         let mut message = Vec::new();
         ToWorker::Memory(SIZE as u64).encode(&mut message);
         // The message arrives in two parts.
         let (first, rest) = message.split_at(5);
-        send_with_descriptor(gateway.as_fd(), first, inputs.as_fd()).unwrap();
+        let passed = [inputs.as_fd(), batches.as_fd()];
+        send_with_descriptors(gateway.as_fd(), first, passed).unwrap();
         (&mut &gateway).write_all(rest).unwrap();
         let mut buffer = [0; 64];
-        let (length, file) = receive_with_descriptor(gateway.as_fd(), &mut buffer).unwrap();
+        let (length, descriptors) = receive_with_descriptors(gateway.as_fd(), &mut buffer).unwrap();
         let message = Decoder::<ToGateway>::new(0).feed(&mut &buffer[..length]);
         let Ok(Some(ToGateway::Memory(size))) = message else {
             panic!("{message:?}");
         };
-        let outputs = View::open(file.unwrap(), size, size).unwrap();
+        let [file, _answers] = descriptors.unwrap();
+        let outputs = View::open(file, size, size).unwrap();
         (exchanging.join().unwrap(), inputs, outputs)
     }
 
@@ -255,13 +265,15 @@ mod tests {
         (&mut &gateway).write_all(&message).unwrap();
         assert!(SharedMemory::exchange(&worker).is_err(), "no descriptor");
         let arena = Arena::new(SIZE).unwrap();
+        let (batches, _) = io::pipe().unwrap();
+        let passed = [arena.as_fd(), batches.as_fd()];
         let mut message = Vec::new();
         ToWorker::Memory(SIZE as u64 + 1).encode(&mut message);
-        send_with_descriptor(gateway.as_fd(), &message, arena.as_fd()).unwrap();
+        send_with_descriptors(gateway.as_fd(), &message, passed).unwrap();
         assert!(SharedMemory::exchange(&worker).is_err(), "another size");
         let mut message = Vec::new();
         ToWorker::Proof([0; 32]).encode(&mut message);
-        send_with_descriptor(gateway.as_fd(), &message, arena.as_fd()).unwrap();
+        send_with_descriptors(gateway.as_fd(), &message, passed).unwrap();
         assert!(SharedMemory::exchange(&worker).is_err(), "another message");
     }
 }

@@ -1,11 +1,11 @@
-//! A link on the worker's host: its Unix socket, and the memory that both sides share.
+//! A link on the worker's host: it begins on a Unix socket, and goes on through pipes and memory that both sides share.
 
 use std::{
-    io::{Read as _, Write as _},
+    io::{self, PipeReader, PipeWriter, Read, Write},
     os::{fd::AsFd as _, unix::net::UnixStream},
 };
 
-use packhorse_mapped::{Arena, View, receive_with_descriptor, send_with_descriptor};
+use packhorse_mapped::{Arena, View, receive_with_descriptors, send_with_descriptors};
 use packhorse_wire::{
     BatchHeader, BatchId, ByteRange, ClientHandshake, ClientStep, Decoder, Features, Hello,
     LinkSecret, MAX_PAYLOAD, ToGateway, ToWorker, WorkerIdentity,
@@ -30,13 +30,14 @@ fn task() -> ServeTask {
 
 /// The gateway's side of a local link.
 struct LocalLink {
-    stream: UnixStream,
+    to_worker: Box<dyn Write>,
+    from_worker: Box<dyn Read>,
     decoder: Decoder<ToGateway>,
 }
 
 impl LocalLink {
-    /// Connects and performs the handshake with these features.
-    fn connect(worker: &Worker, task: &ServeTask, features: Features) -> Self {
+    /// Connects and performs the handshake with these features. Returns the socket, too.
+    fn connect(worker: &Worker, task: &ServeTask, features: Features) -> (Self, UnixStream) {
         let path = worker.wait_for(|phase| match phase {
             WorkerReport::Ready { local_path, .. } => local_path,
             _ => None,
@@ -44,7 +45,8 @@ impl LocalLink {
         let stream = UnixStream::connect(path).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         let mut link = Self {
-            stream,
+            to_worker: Box::new(stream.try_clone().unwrap()),
+            from_worker: Box::new(stream.try_clone().unwrap()),
             decoder: Decoder::new(MAX_PAYLOAD),
         };
         let identity = WorkerIdentity {
@@ -60,40 +62,42 @@ impl LocalLink {
                 ClientStep::Send(message) => link.send(&message),
                 ClientStep::Accepted(agreement) => {
                     assert_eq!(agreement.features, features);
-                    return link;
+                    return (link, stream);
                 }
             }
         }
     }
 
-    /// Connects and shares memory. Returns the gateway's memory and the worker's, too.
+    /// Connects, shares memory and goes on through pipes. Returns the gateway's memory and the worker's, too.
     fn share(worker: &Worker, task: &ServeTask) -> (Self, Arena, View) {
-        let link = Self::connect(worker, task, Features::SHARED_MEMORY);
+        let (mut link, socket) = Self::connect(worker, task, Features::SHARED_MEMORY);
         let inputs = Arena::new(MEMORY).unwrap();
+        let (batches, to_worker) = io::pipe().unwrap();
         let mut message = Vec::new();
         ToWorker::Memory(MEMORY as u64).encode(&mut message);
-        send_with_descriptor(link.stream.as_fd(), &message, inputs.as_fd()).unwrap();
+        let passed = [inputs.as_fd(), batches.as_fd()];
+        send_with_descriptors(socket.as_fd(), &message, passed).unwrap();
         let mut buffer = [0; 64];
-        let (length, file) = receive_with_descriptor(link.stream.as_fd(), &mut buffer).unwrap();
-        match Decoder::new(0).feed(&mut &buffer[..length]) {
-            Ok(Some(ToGateway::Memory(size))) => {
-                let outputs = View::open(file.unwrap(), size, size).unwrap();
-                (link, inputs, outputs)
-            }
-            other => panic!("expected the worker's memory, got {other:?}"),
-        }
+        let (length, descriptors) = receive_with_descriptors(socket.as_fd(), &mut buffer).unwrap();
+        let Ok(Some(ToGateway::Memory(size))) = Decoder::new(0).feed(&mut &buffer[..length]) else {
+            panic!("expected the worker's memory");
+        };
+        let [file, from_worker] = descriptors.unwrap();
+        link.to_worker = Box::<PipeWriter>::new(to_worker);
+        link.from_worker = Box::new(PipeReader::from(from_worker));
+        (link, inputs, View::open(file, size, size).unwrap())
     }
 
     fn send(&mut self, message: &ToWorker) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
-        self.stream.write_all(&bytes).unwrap();
+        self.to_worker.write_all(&bytes).unwrap();
     }
 
     fn message(&mut self) -> ToGateway {
         loop {
             let mut byte = [0];
-            self.stream.read_exact(&mut byte).unwrap();
+            self.from_worker.read_exact(&mut byte).unwrap();
             if let Some(message) = self.decoder.feed(&mut &byte[..]).unwrap() {
                 return message;
             }
@@ -172,25 +176,30 @@ fn inputs_outside_of_the_gateways_memory_end_the_link_and_no_other() {
 }
 
 #[test]
-fn a_gateway_without_shared_memory_sends_in_line_on_the_same_socket() {
+fn what_is_not_in_shared_memory_is_sent_in_line_and_the_link_ends_with_its_last_answer() {
     let task = task();
     let worker = Worker::serve(&task);
-    let mut link = LocalLink::connect(&worker, &task, Features::NONE);
-    let (header, bytes) = batch(6, 1);
-    link.send(&ToWorker::Batch(header.clone()));
-    link.stream.write_all(&bytes).unwrap();
-    assert!(matches!(link.message(), ToGateway::Result(_)));
-    let mut output = vec![1; bytes.len()];
-    link.stream.read_exact(&mut output).unwrap();
-    assert_eq!(output, vec![0; bytes.len()]);
-    link.send(&ToWorker::SharedBatch(
-        header,
-        vec![ByteRange {
-            offset: 0,
-            length: bytes.len() as u64,
-        }],
-    ));
-    assert!(link.close_reason().contains("expects a batch"));
+    let (mut link, ..) = LocalLink::share(&worker, &task);
+    let (header, bytes) = batch(6, 4);
+    assert!(bytes.len() > 4 << 16, "more than a pipe takes");
+    link.send(&ToWorker::Batch(header));
+    link.to_worker.write_all(&bytes).unwrap();
+    link.to_worker = Box::new(io::sink());
+    let ToGateway::SharedResult(..) = link.message() else {
+        panic!("a large result is shared");
+    };
+    let mut rest = Vec::new();
+    link.from_worker.read_to_end(&mut rest).unwrap();
+    assert!(rest.is_empty(), "{rest:?}");
+}
+
+#[test]
+fn a_gateway_that_does_not_share_memory_is_told_so() {
+    let task = task();
+    let worker = Worker::serve(&task);
+    let (mut link, _) = LocalLink::connect(&worker, &task, Features::NONE);
+    let reason = link.close_reason();
+    assert!(reason.contains("shares memory with a gateway"), "{reason}");
 }
 
 #[cfg(feature = "torch")]
@@ -222,7 +231,8 @@ mod torch {
             assert!(matches!(message, ToGateway::Result(_)), "{message:?}");
             place.fill(0xff);
             let mut output = [[0; 4]; 3];
-            link.stream.read_exact(output.as_flattened_mut()).unwrap();
+            let read = link.from_worker.read_exact(output.as_flattened_mut());
+            read.unwrap();
             assert_eq!(output, [output[0]; 3]);
             f32::from_le_bytes(output[0]) as u8
         })
