@@ -189,7 +189,7 @@ pub(super) fn send(
 #[cfg(test)]
 mod tests {
     use std::{
-        io::Read as _,
+        io::Read,
         net::{TcpListener, TcpStream},
         sync::{Arc, atomic::AtomicBool, mpsc},
         thread,
@@ -202,13 +202,20 @@ mod tests {
     };
 
     use super::*;
+    use crate::link_stream::Pipes;
 
-    /// A connection: the worker's end and the gateway's.
-    fn connected() -> (LinkStream, TcpStream) {
+    /// A connection of each kind in clear text: the worker's end and the gateway's.
+    fn connections() -> [(LinkStream, Box<dyn Read + Send>); 2] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let gateway = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (worker, _) = listener.accept().unwrap();
-        (LinkStream::Plain(worker), gateway)
+        let (batches, _) = io::pipe().unwrap();
+        let (from_worker, answers) = io::pipe().unwrap();
+        let pipes = Pipes::new(batches, answers).unwrap();
+        [
+            (LinkStream::Plain(worker), Box::new(gateway)),
+            (LinkStream::Pipes(pipes), Box::new(from_worker)),
+        ]
     }
 
     fn failure(id: u64, text: usize) -> Answer {
@@ -238,7 +245,7 @@ mod tests {
     }
 
     /// Reads messages until the connection ends, and returns the batches that they name.
-    fn ids(mut gateway: &TcpStream) -> Vec<u64> {
+    fn ids(mut gateway: impl Read) -> Vec<u64> {
         let mut bytes = Vec::new();
         gateway.read_to_end(&mut bytes).unwrap();
         let (mut input, mut ids) = (&bytes[..], Vec::new());
@@ -255,20 +262,29 @@ mod tests {
 
     #[test]
     fn small_answers_are_sent_at_once_and_others_are_returned() {
-        let (stream, gateway) = connected();
-        let writer = AnswerWriter::new(&stream, None);
-        assert!(writer.try_send(failure(7, 10)).is_none());
-        assert!(writer.try_send(result(8, DIRECT_LIMIT)).is_some());
-        let rest = writer.rest.lock().unwrap();
-        assert!(writer.try_send(failure(9, 10)).is_some());
-        drop(rest);
-        drop((stream, writer));
-        assert_eq!(ids(&gateway), [7]);
+        for (stream, gateway) in connections() {
+            let writer = AnswerWriter::new(&stream, None);
+            assert!(writer.try_send(failure(7, 10)).is_none());
+            assert!(writer.try_send(result(8, DIRECT_LIMIT)).is_some());
+            let rest = writer.rest.lock().unwrap();
+            assert!(writer.try_send(failure(9, 10)).is_some());
+            drop(rest);
+            drop((stream, writer));
+            assert_eq!(ids(gateway), [7]);
+        }
     }
 
     #[test]
     fn a_gateway_that_does_not_read_gets_no_answer_at_once_and_all_of_them_whole_later() {
-        let (stream, gateway) = connected();
+        for (stream, gateway) in connections() {
+            answer_before_and_while_the_gateway_reads(stream, gateway);
+        }
+    }
+
+    fn answer_before_and_while_the_gateway_reads(
+        stream: LinkStream,
+        gateway: Box<dyn Read + Send>,
+    ) {
         let writer = Arc::new(AnswerWriter::new(&stream, None));
         let mut sent = 0;
         let handed_over = loop {
@@ -276,7 +292,7 @@ mod tests {
                 None => sent += 1,
                 Some(answer) => break answer,
             }
-            assert!(sent < 1_000_000, "the socket's buffer has no end");
+            assert!(sent < 1_000_000, "the connection's buffer has no end");
         };
         let (answers, to_answer) = mpsc::channel();
         answers.send(handed_over).unwrap();
@@ -292,7 +308,7 @@ mod tests {
                 }
             }
         });
-        let reading = thread::spawn(move || ids(&gateway));
+        let reading = thread::spawn(move || ids(gateway));
         computing.join().unwrap();
         sending.join().unwrap();
         let mut ids = reading.join().unwrap();
