@@ -68,7 +68,7 @@ pub(super) struct AnswerWriter {
     immediate: Option<ImmediateWriter>,
     /// The memory for large answers, if the connection shares memory.
     shared: Option<Arc<SharedMemory>>,
-    /// The bytes of a frame that has begun. Its lock is held while a frame is written.
+    /// The bytes of a frame that are not sent yet. Its lock is held while a frame is written.
     rest: Mutex<Vec<u8>>,
 }
 
@@ -100,27 +100,26 @@ impl AnswerWriter {
         if !rest.is_empty() {
             return Some(answer);
         }
-        let mut frame = Vec::with_capacity(DIRECT_LIMIT);
-        message.encode(&mut frame);
+        message.encode(&mut rest);
         for output in &answer.outputs {
-            frame.extend_from_slice((*output.bytes).as_ref());
+            rest.extend_from_slice((*output.bytes).as_ref());
         }
-        if frame.len() > DIRECT_LIMIT {
+        let sent = if rest.len() <= DIRECT_LIMIT {
+            immediate.write(&rest).ok()
+        } else {
+            None
+        };
+        // Of a connection that is full or broken the other thread waits for room, or ends it.
+        let Some(sent) = sent else {
+            rest.clear();
             return Some(answer);
-        }
-        match immediate.write(&frame) {
-            Ok(sent) if sent < frame.len() => {
-                *rest = frame.split_off(sent);
-                Some(Answer {
-                    message: None,
-                    outputs: Vec::new(),
-                    ..answer
-                })
-            }
-            Ok(_) => None,
-            // The connection is full or broken; the other thread waits, or ends the connection.
-            Err(_) => Some(answer),
-        }
+        };
+        rest.drain(..sent);
+        (!rest.is_empty()).then(|| Answer {
+            message: None,
+            outputs: Vec::new(),
+            ..answer
+        })
     }
 
     /// Sends answers until all of their senders are gone.
@@ -147,7 +146,8 @@ impl AnswerWriter {
     /// Sends the rest of a frame, and then an answer.
     fn send(&self, mut stream: &LinkStream, answer: &Answer) -> io::Result<()> {
         let mut rest = self.rest.lock().unwrap_or_else(PoisonError::into_inner);
-        stream.write_all(&std::mem::take(&mut *rest))?;
+        stream.write_all(&rest)?;
+        rest.clear();
         let Some(message) = &answer.message else {
             return Ok(());
         };
