@@ -13,6 +13,9 @@ use nix::{
     },
 };
 
+/// The most descriptors that are passed at a time.
+const MOST: usize = 3;
+
 /// Returns the user that the process at the other end of a Unix socket ran as when it connected or listened.
 ///
 /// # Errors
@@ -21,15 +24,16 @@ pub fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(getsockopt(&socket, PeerCredentials)?.uid())
 }
 
-/// Sends bytes with two descriptors beside the first of them. Returns how many were sent: at least one.
+/// Sends bytes with descriptors beside the first of them. Returns how many were sent: at least one.
 ///
 /// # Errors
 /// The socket is full, if it does not wait, or broken.
-pub fn send_with_descriptors(
+pub fn send_with_descriptors<const N: usize>(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
-    descriptors: [BorrowedFd<'_>; 2],
+    descriptors: [BorrowedFd<'_>; N],
 ) -> io::Result<usize> {
+    const { assert!(N <= MOST) };
     let descriptors = descriptors.map(|descriptor| descriptor.as_raw_fd());
     let sent = sendmsg::<UnixAddr>(
         socket.as_raw_fd(),
@@ -41,16 +45,16 @@ pub fn send_with_descriptors(
     Ok(sent?)
 }
 
-/// Receives bytes, and the two descriptors beside them if there are so many. Returns how many bytes were received: zero at the end.
+/// Receives bytes, and the descriptors beside them if there are exactly so many. Returns how many bytes were received: zero at the end.
 ///
 /// # Errors
 /// Nothing is there, if the socket does not wait, or it is broken.
-pub fn receive_with_descriptors(
+pub fn receive_with_descriptors<const N: usize>(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
-) -> io::Result<(usize, Option<[OwnedFd; 2]>)> {
-    // There is room for two: the kernel closes any others.
-    let mut control = cmsg_space!([RawFd; 2]);
+) -> io::Result<(usize, Option<[OwnedFd; N]>)> {
+    // The kernel closes those for which there is no room.
+    let mut control = cmsg_space!([RawFd; MOST]);
     let mut slices = [IoSliceMut::new(bytes)];
     let message = recvmsg::<UnixAddr>(
         socket.as_raw_fd(),
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_descriptors_arrive_with_their_bytes_in_their_order() {
+    fn descriptors_arrive_with_their_bytes_in_their_order_or_not_at_all() {
         let (one, mut other) = UnixStream::pair().unwrap();
         let pipes = [io::pipe().unwrap(), io::pipe().unwrap()];
         let readers = [pipes[0].0.as_fd(), pipes[1].0.as_fd()];
@@ -89,7 +93,7 @@ mod tests {
         );
         let mut writers = pipes.map(|(_, writer)| writer);
         let mut bytes = [0; 9];
-        let (length, received) = receive_with_descriptors(other.as_fd(), &mut bytes).unwrap();
+        let (length, received) = receive_with_descriptors::<2>(other.as_fd(), &mut bytes).unwrap();
         assert_eq!(bytes[..length], *b"ends");
         for (number, received) in received.unwrap().into_iter().enumerate() {
             writers[number].write_all(&[number as u8]).unwrap();
@@ -99,11 +103,15 @@ mod tests {
                 .unwrap();
             assert_eq!(byte, [number as u8]);
         }
+        let number = [one.as_fd()];
+        send_with_descriptors(one.as_fd(), b"one", number).unwrap();
+        let (length, none) = receive_with_descriptors::<2>(other.as_fd(), &mut bytes).unwrap();
+        assert_eq!((length, none.is_none()), (3, true));
         other.write_all(b"plain").unwrap();
-        let (length, none) = receive_with_descriptors(one.as_fd(), &mut bytes).unwrap();
+        let (length, none) = receive_with_descriptors::<1>(one.as_fd(), &mut bytes).unwrap();
         assert_eq!((length, none.is_none()), (5, true));
         drop(other);
-        let (length, none) = receive_with_descriptors(one.as_fd(), &mut bytes).unwrap();
+        let (length, none) = receive_with_descriptors::<1>(one.as_fd(), &mut bytes).unwrap();
         assert_eq!((length, none.is_none()), (0, true));
     }
 

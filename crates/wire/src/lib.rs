@@ -25,14 +25,14 @@
 //!   | <---- answers of those in flight|   and the worker answers the rest before it closes
 //! ```
 //!
-//! On one host the connection begins on a Unix socket. If both hellos have [`Features::SHARED_MEMORY`], each side passes two descriptors after
-//! `Accept`, the gateway first: its memory, and the reading end of a pipe. From then on its messages go through that pipe, and the socket is
-//! closed. A payload is in line as above, or in its sender's memory:
+//! On one host the connection begins on a Unix socket. If both hellos have [`Features::SHARED_MEMORY`], each side passes its memory's descriptor
+//! after `Accept`, the gateway first, with the worker's ends of two pipes. From then on messages go through these, and the socket is closed. The
+//! gateway makes both pipes, so that nobody else can change how its ends behave. A payload is in line as above, or in its sender's memory:
 //!
 //! ```text
 //! gateway                          worker
-//!   | -- Memory + descriptors ------> |   the gateway's memory, for inputs, and its pipe
-//!   | <------ Memory + descriptors -- |   the worker's memory, for outputs, and its pipe
+//!   | -- Memory + descriptors ------> |   the gateway's memory, for inputs; the ends for batches and for answers
+//!   | <------- Memory + descriptor -- |   the worker's memory, for outputs
 //!   | -- SharedBatch ---------------> |   the ranges of the inputs: untouched until the answer
 //!   | <--------------- SharedResult - |   the ranges of the outputs: untouched until the release
 //!   | -- Release -------------------> |   exactly one per SharedResult, at any time after it

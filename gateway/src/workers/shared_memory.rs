@@ -1,7 +1,7 @@
 //! The memory that a link and a worker of this host share: inputs are in the gateway's, outputs in the worker's.
 
 use std::{
-    io::{self, PipeReader},
+    io,
     os::fd::{AsFd as _, OwnedFd},
     sync::{Mutex, MutexGuard, PoisonError},
 };
@@ -39,8 +39,8 @@ pub(super) struct SharedInputs {
 }
 
 impl SharedMemory {
-    /// Names the gateway's memory after the handshake, and receives the worker's; beside them the ends of two pipes, through which messages
-    /// go from then on.
+    /// Names the gateway's memory after the handshake, and receives the worker's. Messages go through two pipes from then on, of which the worker
+    /// gets its ends.
     ///
     /// # Errors
     /// The worker does something else, or its memory is unusable.
@@ -49,20 +49,21 @@ impl SharedMemory {
         inputs: LinkedInputs,
     ) -> io::Result<(Self, Directions)> {
         let (batches, to_worker) = io::pipe()?;
+        let (from_worker, answers) = io::pipe()?;
         let arena = inputs.arena();
         let mut message = Vec::new();
         ToWorker::Memory(arena.size() as u64).encode(&mut message);
-        let descriptors = [arena.as_fd(), batches.as_fd()];
+        let descriptors = [arena.as_fd(), batches.as_fd(), answers.as_fd()];
         let pass = || send_with_descriptors(socket.as_fd(), &message, descriptors);
         let sent = socket.async_io(Interest::WRITABLE, pass).await?;
         socket.write_all(&message[sent..]).await?;
-        let (size, [file, from_worker]) = receive_memory(socket).await?;
+        let (size, file) = receive_memory(socket).await?;
         let shared = Self {
             inputs,
             outputs: View::open(file, size, MAX_PAYLOAD)?,
             copied: Mutex::default(),
         };
-        let directions = Directions::of_pipes(PipeReader::from(from_worker), to_worker)?;
+        let directions = Directions::of_pipes(from_worker, to_worker)?;
         Ok((shared, directions))
     }
 
@@ -140,13 +141,13 @@ impl SharedMemory {
     }
 }
 
-/// Receives the message that names the worker's memory with its descriptors, and nothing after it: its length is known.
-async fn receive_memory(socket: &UnixStream) -> io::Result<(u64, [OwnedFd; 2])> {
+/// Receives the message that names the worker's memory, and nothing after it: its length is known.
+async fn receive_memory(socket: &UnixStream) -> io::Result<(u64, OwnedFd)> {
     let invalid = |problem| io::Error::new(io::ErrorKind::InvalidData, problem);
     let mut expected = Vec::new();
     ToGateway::Memory(0).encode(&mut expected);
     let (mut buffer, mut filled) = (expected, 0);
-    let mut descriptors = None;
+    let mut file = None;
     while filled < buffer.len() {
         let rest = &mut buffer[filled..];
         let receive = || receive_with_descriptors(socket.as_fd(), rest);
@@ -155,10 +156,10 @@ async fn receive_memory(socket: &UnixStream) -> io::Result<(u64, [OwnedFd; 2])> 
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         filled += length;
-        descriptors = received.or(descriptors);
+        file = received.or(file);
     }
-    match (Decoder::new(0).feed(&mut &buffer[..]), descriptors) {
-        (Ok(Some(ToGateway::Memory(size))), Some(descriptors)) => Ok((size, descriptors)),
+    match (Decoder::new(0).feed(&mut &buffer[..]), file) {
+        (Ok(Some(ToGateway::Memory(size))), Some([file])) => Ok((size, file)),
         _ => Err(invalid("expected the worker's memory")),
     }
 }
@@ -186,10 +187,8 @@ mod tests {
             assert_eq!(message, Some(ToWorker::Memory(SIZE as u64)));
             let mut message = Vec::new();
             ToGateway::Memory(SIZE as u64).encode(&mut message);
-            let (answers, _worker_end) = io::pipe().unwrap();
-            let passed = [outputs.as_fd(), answers.as_fd()];
-            send_with_descriptors(worker.as_fd(), &message, passed).unwrap();
-            let [file, _batches] = descriptors.unwrap();
+            send_with_descriptors(worker.as_fd(), &message, [outputs.as_fd()]).unwrap();
+            let [file, _batches, _answers] = descriptors.unwrap();
             View::open(file, SIZE as u64, SIZE as u64).unwrap()
         };
         let (memory, view) = tokio::join!(SharedMemory::exchange(&mut gateway, inputs), answering);

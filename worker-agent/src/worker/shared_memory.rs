@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, PipeReader, Write as _},
+    io::{self, Write as _},
     os::{
         fd::{AsFd as _, OwnedFd},
         unix::net::UnixStream,
@@ -39,27 +39,25 @@ pub(super) struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Receives the gateway's memory, which it names right after the handshake, and names the worker's; beside them the ends of two pipes,
-    /// through which messages go from then on.
+    /// Receives the gateway's memory, which it names right after the handshake, and names the worker's. Messages go from then on
+    /// through the two pipes of which the gateway passes an end each.
     ///
     /// # Errors
     /// The gateway does something else, or there is no memory.
     pub(super) fn exchange(socket: &UnixStream) -> io::Result<(Self, Pipes)> {
-        let (size, [file, batches]) = receive_memory(socket)?;
+        let (size, [file, batches, answers]) = receive_memory(socket)?;
         let inputs = View::open(file, size, MAX_PAYLOAD)?;
         let outputs = Arena::new(OUTPUT_MEMORY)?;
-        let (from_worker, answers) = io::pipe()?;
         let mut message = Vec::new();
         ToGateway::Memory(outputs.size() as u64).encode(&mut message);
-        let descriptors = [outputs.as_fd(), from_worker.as_fd()];
-        let sent = send_with_descriptors(socket.as_fd(), &message, descriptors)?;
+        let sent = send_with_descriptors(socket.as_fd(), &message, [outputs.as_fd()])?;
         (&mut &*socket).write_all(&message[sent..])?;
         let shared = Self {
             inputs: Arc::new(inputs),
             outputs,
             unreleased: Mutex::default(),
         };
-        Ok((shared, Pipes::new(PipeReader::from(batches), answers)?))
+        Ok((shared, Pipes::new(batches.into(), answers.into())?))
     }
 
     /// Gives a batch its inputs, which lie in these ranges one after the other.
@@ -151,7 +149,7 @@ impl SharedMemory {
 }
 
 /// Receives a message that names the gateway's memory with its descriptors, and nothing after it.
-fn receive_memory(socket: &UnixStream) -> io::Result<(u64, [OwnedFd; 2])> {
+fn receive_memory(socket: &UnixStream) -> io::Result<(u64, [OwnedFd; 3])> {
     let invalid = |problem| io::Error::new(io::ErrorKind::InvalidData, problem);
     let mut decoder = Decoder::<ToWorker>::new(0);
     let mut descriptors = None;
@@ -189,13 +187,13 @@ mod tests {
     fn connected() -> (SharedMemory, Arena, View) {
         let (worker, gateway) = UnixStream::pair().unwrap();
         let exchanging = thread::spawn(move || SharedMemory::exchange(&worker).unwrap().0);
-        let (batches, _) = io::pipe().unwrap();
+        let (batches, answers) = io::pipe().unwrap();
         let inputs = Arena::new(SIZE).unwrap();
         let mut message = Vec::new();
         ToWorker::Memory(SIZE as u64).encode(&mut message);
         // The message arrives in two parts.
         let (first, rest) = message.split_at(5);
-        let passed = [inputs.as_fd(), batches.as_fd()];
+        let passed = [inputs.as_fd(), batches.as_fd(), answers.as_fd()];
         send_with_descriptors(gateway.as_fd(), first, passed).unwrap();
         (&mut &gateway).write_all(rest).unwrap();
         let mut buffer = [0; 64];
@@ -204,7 +202,7 @@ mod tests {
         let Ok(Some(ToGateway::Memory(size))) = message else {
             panic!("{message:?}");
         };
-        let [file, _answers] = descriptors.unwrap();
+        let [file] = descriptors.unwrap();
         let outputs = View::open(file, size, size).unwrap();
         (exchanging.join().unwrap(), inputs, outputs)
     }
@@ -265,8 +263,8 @@ mod tests {
         (&mut &gateway).write_all(&message).unwrap();
         assert!(SharedMemory::exchange(&worker).is_err(), "no descriptor");
         let arena = Arena::new(SIZE).unwrap();
-        let (batches, _) = io::pipe().unwrap();
-        let passed = [arena.as_fd(), batches.as_fd()];
+        let (batches, answers) = io::pipe().unwrap();
+        let passed = [arena.as_fd(), batches.as_fd(), answers.as_fd()];
         let mut message = Vec::new();
         ToWorker::Memory(SIZE as u64 + 1).encode(&mut message);
         send_with_descriptors(gateway.as_fd(), &message, passed).unwrap();

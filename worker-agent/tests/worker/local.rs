@@ -1,7 +1,7 @@
 //! A link on the worker's host: it begins on a Unix socket, and goes on through pipes and memory that both sides share.
 
 use std::{
-    io::{self, PipeReader, PipeWriter, Read, Write},
+    io::{self, Read, Write},
     os::{fd::AsFd as _, unix::net::UnixStream},
 };
 
@@ -73,18 +73,19 @@ impl LocalLink {
         let (mut link, socket) = Self::connect(worker, task, Features::SHARED_MEMORY);
         let inputs = Arena::new(MEMORY).unwrap();
         let (batches, to_worker) = io::pipe().unwrap();
+        let (from_worker, answers) = io::pipe().unwrap();
         let mut message = Vec::new();
         ToWorker::Memory(MEMORY as u64).encode(&mut message);
-        let passed = [inputs.as_fd(), batches.as_fd()];
+        let passed = [inputs.as_fd(), batches.as_fd(), answers.as_fd()];
         send_with_descriptors(socket.as_fd(), &message, passed).unwrap();
         let mut buffer = [0; 64];
         let (length, descriptors) = receive_with_descriptors(socket.as_fd(), &mut buffer).unwrap();
         let Ok(Some(ToGateway::Memory(size))) = Decoder::new(0).feed(&mut &buffer[..length]) else {
             panic!("expected the worker's memory");
         };
-        let [file, from_worker] = descriptors.unwrap();
-        link.to_worker = Box::<PipeWriter>::new(to_worker);
-        link.from_worker = Box::new(PipeReader::from(from_worker));
+        let [file] = descriptors.unwrap();
+        link.to_worker = Box::new(to_worker);
+        link.from_worker = Box::new(from_worker);
         (link, inputs, View::open(file, size, size).unwrap())
     }
 
