@@ -35,7 +35,7 @@ pub(super) struct Directions {
 #[derive(Debug)]
 pub(super) enum WriteEnd {
     Socket(Socket),
-    /// The worker reads its end when the last handle is dropped.
+    /// The worker comes to the end of the stream once the last handle is dropped.
     Pipe(PipeWriter),
 }
 

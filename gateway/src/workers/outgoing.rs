@@ -1,5 +1,5 @@
-//! The sending half of a connection to a worker. A small batch that the worker's socket or pipe takes at once is sent by the thread that forms it, because waking
-//! another costs more than sending; all others wait for a task of the connection.
+//! The sending half of a connection to a worker. A small batch for which the socket or pipe has room is sent by the thread that forms it, because
+//! waking another costs more than sending; all others wait for a task of the connection.
 
 use std::{
     collections::BTreeMap,
@@ -104,16 +104,12 @@ impl BatchSender {
 
     /// Sends a small batch, as far as that needs no waiting. Returns what is left for the task.
     fn send_at_once(&self, batch: OutgoingBatch) -> Option<Outgoing> {
-        let Sending {
-            outstanding,
-            shared,
-            ..
-        } = &*self.sending;
+        let outstanding = &self.sending.outstanding;
         let to_worker = self.to_worker.as_ref();
         let Some(to_worker) = to_worker.filter(|_| outstanding.has_room()) else {
             return Some(Outgoing::Batch(batch));
         };
-        let shared = shared.as_ref();
+        let shared = self.sending.shared.as_ref();
         let placed = shared.and_then(|memory| memory.find(&batch.payload));
         let length: usize = batch.payload.iter().map(Bytes::len).sum();
         if placed.is_none() && length > DIRECT_LIMIT {

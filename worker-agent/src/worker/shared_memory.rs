@@ -1,7 +1,8 @@
 //! The memory that a gateway of this host and the worker share on one connection: the inputs are in the gateway's, the outputs in the worker's.
 //!
 //! The gateway's memory is mapped for reading. A batch that lies there in one piece is computed from it where the executor can do so; otherwise
-//! it is gathered into the executor's own buffer, which is pinned for a GPU and may be written by the program. Outputs are copied to the arena, where they stay until the gateway releases them.
+//! it is gathered into the executor's own buffer, which is pinned for a GPU and may be written by the program. Outputs are copied to the arena,
+//! where they stay until the gateway releases them.
 
 use std::{
     collections::BTreeMap,
