@@ -144,7 +144,10 @@ impl<F> Drop for EndOfReports<'_, F> {
 
 #[cfg(test)]
 mod tests {
-    use std::{io, io::PipeWriter, io::Write as _};
+    use std::{
+        io::{self, PipeWriter, Write as _},
+        thread,
+    };
 
     use packhorse_cluster::{Datatype, Shape};
     use packhorse_wire::{
@@ -229,12 +232,17 @@ mod tests {
         let receiving = async {
             worker.write_all(&result(0, 10)).unwrap();
             assert_eq!(computed(&mut events).await, (0, 10));
-            worker.write_all(&result(1, 50_000)).unwrap();
-            assert_eq!(computed(&mut events).await, (1, 50_000));
+            // More than a pipe takes.
+            let writing = thread::spawn(move || {
+                worker.write_all(&result(1, 100_000)).unwrap();
+                worker
+            });
+            assert_eq!(computed(&mut events).await, (1, 100_000));
+            writing.join().unwrap()
         };
         tokio::select! {
             error = incoming.receive_quickly(busy.handle(), &from_worker) => panic!("{error}"),
-            () = receiving => {}
+            _worker = receiving => {}
         }
         busy.shutdown_background();
     }
@@ -261,7 +269,9 @@ mod tests {
     async fn a_thread_goes_on_with_what_another_has_begun_to_read() {
         let (incoming, from_worker, mut events, mut worker) = connected(1);
         let message = result(0, 50_000);
+        let outstanding = &incoming.sending.outstanding;
         for piece in message.chunks(9_000) {
+            assert!(outstanding.oldest_sent().is_some());
             worker.write_all(piece).unwrap();
             let mut context = Context::from_waker(Waker::noop());
             let mut stream = ReadNow::new(&from_worker);
@@ -272,6 +282,7 @@ mod tests {
             );
         }
         assert_eq!(computed(&mut events).await, (0, 50_000));
+        assert!(outstanding.oldest_sent().is_none());
         drop(worker);
         let ended = incoming.receive(ReadNow::new(&from_worker)).await;
         assert!(matches!(ended, ConnectionError::Closed), "{ended}");

@@ -149,7 +149,7 @@ impl MessageReader {
             match ready!(self.poll_message(context, stream.as_mut()))? {
                 ToGateway::Result(result) => {
                     // Checked before the payload is read: an answer to an unknown batch must not cost its memory.
-                    sending.outstanding.remove(result.id)?;
+                    sending.outstanding.check(result.id)?;
                     self.begun = Some(result);
                 }
                 ToGateway::SharedResult(result, ranges) => {
@@ -181,6 +181,7 @@ impl MessageReader {
             }
             Poll::Ready(read) => {
                 read?;
+                sending.outstanding.remove(result.id)?;
                 let payload = self.take_payload(&result);
                 Poll::Ready(Ok(LinkEvent::BatchComputed(result, payload)))
             }

@@ -272,6 +272,15 @@ impl Outstanding {
         }
     }
 
+    /// Returns an error unless a batch is to be answered.
+    pub(super) fn check(&self, batch: BatchId) -> Result<(), ConnectionError> {
+        if self.with(|batches| batches.contains_key(&batch)) {
+            Ok(())
+        } else {
+            Err(ConnectionError::UnknownBatch(batch.0))
+        }
+    }
+
     /// Removes a batch that was answered.
     pub(super) fn remove(&self, batch: BatchId) -> Result<(), ConnectionError> {
         match self.with(|batches| batches.remove(&batch)) {
@@ -290,13 +299,16 @@ impl Outstanding {
 
 #[cfg(test)]
 mod tests {
-    use std::io::PipeReader;
+    use std::os::unix::net::UnixStream;
 
     use bytes::Buf as _;
 
     use packhorse_cluster::{Datatype, Shape};
     use packhorse_wire::{Decoder, MAX_PAYLOAD, TensorHeader};
-    use tokio::{io::AsyncReadExt as _, net::unix::pipe};
+    use tokio::{
+        io::{AsyncRead, AsyncReadExt as _},
+        net::unix::pipe,
+    };
 
     use super::*;
     use crate::workers::directions::{Directions, PatientWriter};
@@ -314,7 +326,7 @@ mod tests {
     }
 
     /// Reads batches of one input from a stream until it ends, and returns their numbers.
-    async fn ids(mut stream: pipe::Receiver) -> Vec<u64> {
+    async fn ids(mut stream: impl AsyncRead + Unpin) -> Vec<u64> {
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).await.unwrap();
         let (mut input, mut ids) = (&bytes[..], Vec::new());
@@ -336,22 +348,34 @@ mod tests {
         ids
     }
 
-    /// Returns the gateway's end of a pipe, and the worker's.
-    fn ends() -> (Arc<WriteEnd>, PipeReader) {
+    /// The worker's end of a connection.
+    type Batches = Box<dyn AsyncRead + Unpin>;
+
+    /// Returns a connection of each kind: the gateway's end, and the worker's.
+    fn connections() -> [(Arc<WriteEnd>, Batches); 2] {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        for stream in [&ours, &theirs] {
+            stream.set_nonblocking(true).unwrap();
+        }
+        let socket = Directions::of_socket(ours.into()).unwrap();
+        let theirs = tokio::net::UnixStream::from_std(theirs).unwrap();
         let (batches, to_worker) = io::pipe().unwrap();
         let (from_worker, _answers) = io::pipe().unwrap();
-        let directions = Directions::of_pipes(from_worker, to_worker).unwrap();
-        (directions.to_worker, batches)
+        let pipes = Directions::of_pipes(from_worker, to_worker).unwrap();
+        let batches = pipe::Receiver::from_owned_fd(batches.into()).unwrap();
+        [
+            (socket.to_worker, Box::new(theirs)),
+            (pipes.to_worker, Box::new(batches)),
+        ]
     }
 
     /// Runs the task of the connection until all batches have arrived, and returns their numbers.
     async fn send_and_receive(
         to_worker: Arc<WriteEnd>,
-        batches: PipeReader,
+        batches: Batches,
         queue: Queue,
         sending: &Sending,
     ) -> Vec<u64> {
-        let batches = pipe::Receiver::from_owned_fd(batches.into()).unwrap();
         tokio::select! {
             error = send_all(PatientWriter::new(to_worker), queue, sending) => panic!("{error}"),
             received = ids(batches) => received,
@@ -360,47 +384,49 @@ mod tests {
 
     #[tokio::test]
     async fn batches_arrive_whole_and_in_order_whoever_sends_them() {
-        let (to_worker, batches) = ends();
-        let (mut sender, sending, queue) =
-            BatchSender::new(1000, None, Some(Arc::clone(&to_worker)));
-        sender.send(batch(0, 100));
-        assert_eq!(
-            sending.queued.load(Ordering::Relaxed),
-            0,
-            "a small batch is sent at once"
-        );
-        sender.send(batch(1, DIRECT_LIMIT + 1));
-        sender.send(batch(2, 100));
-        assert_eq!(
-            sending.queued.load(Ordering::Relaxed),
-            2,
-            "a large one waits for the task, and what follows waits behind it"
-        );
-        // The pipe fills up in the middle of one.
-        for id in 3..200 {
-            sender.send(batch(id, DIRECT_LIMIT / 2));
+        for (to_worker, batches) in connections() {
+            let (mut sender, sending, queue) =
+                BatchSender::new(1000, None, Some(Arc::clone(&to_worker)));
+            sender.send(batch(0, 100));
+            assert_eq!(
+                sending.queued.load(Ordering::Relaxed),
+                0,
+                "a small batch is sent at once"
+            );
+            sender.send(batch(1, DIRECT_LIMIT + 1));
+            sender.send(batch(2, 100));
+            assert_eq!(
+                sending.queued.load(Ordering::Relaxed),
+                2,
+                "a large one waits for the task, and what follows waits behind it"
+            );
+            // The connection's buffer fills up in the middle of one.
+            for id in 3..200 {
+                sender.send(batch(id, DIRECT_LIMIT / 2));
+            }
+            drop(sender);
+            let received = send_and_receive(to_worker, batches, queue, &sending).await;
+            assert_eq!(received, (0..200).collect::<Vec<_>>());
+            assert_eq!(sending.queued.load(Ordering::Relaxed), 0);
         }
-        drop(sender);
-        let received = send_and_receive(to_worker, batches, queue, &sending).await;
-        assert_eq!(received, (0..200).collect::<Vec<_>>());
-        assert_eq!(sending.queued.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
     async fn the_rest_of_a_batch_is_sent_by_the_task() {
-        let (to_worker, batches) = ends();
-        let (mut sender, sending, queue) =
-            BatchSender::new(u32::MAX - 1, None, Some(Arc::clone(&to_worker)));
-        let mut count = 0;
-        while sending.queued.load(Ordering::Relaxed) == 0 {
-            sender.send(batch(count, DIRECT_LIMIT));
-            count += 1;
-            assert!(count < 10_000, "the pipe has no end");
+        for (to_worker, batches) in connections() {
+            let (mut sender, sending, queue) =
+                BatchSender::new(u32::MAX - 1, None, Some(Arc::clone(&to_worker)));
+            let mut count = 0;
+            while sending.queued.load(Ordering::Relaxed) == 0 {
+                sender.send(batch(count, DIRECT_LIMIT));
+                count += 1;
+                assert!(count < 10_000, "the connection's buffer has no end");
+            }
+            sender.send(batch(count, 10));
+            drop(sender);
+            let received = send_and_receive(to_worker, batches, queue, &sending).await;
+            assert_eq!(received, (0..=count).collect::<Vec<_>>());
         }
-        sender.send(batch(count, 10));
-        drop(sender);
-        let received = send_and_receive(to_worker, batches, queue, &sending).await;
-        assert_eq!(received, (0..=count).collect::<Vec<_>>());
     }
 
     #[tokio::test]
