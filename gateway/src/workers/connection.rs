@@ -27,7 +27,7 @@ use crate::input_memory::InputMemory;
 /// A stream to a worker over the network, in clear text or within TLS.
 pub(super) type NetworkStream = Either<TcpStream, TlsStream<TcpStream>>;
 
-/// What all connections of a link have in common.
+/// The limits of a link's connections.
 pub(super) struct ConnectionLimits {
     /// The largest result of one batch, in bytes.
     pub(super) payload: u64,

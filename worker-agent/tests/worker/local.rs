@@ -15,7 +15,7 @@ use packhorse_worker_agent::handoff::{ServeTask, WorkerReport};
 use crate::{
     gateway::Tensor,
     process::{LIMIT, Worker, execution, program, serve_task, tensor},
-    simulated::simulated,
+    simulated::{connect, simulated},
 };
 
 /// The numbers in a row: 80 kB, which are worth to be shared.
@@ -192,6 +192,22 @@ fn what_is_not_in_shared_memory_is_sent_in_line_and_the_link_ends_with_its_last_
     let mut rest = Vec::new();
     link.from_worker.read_to_end(&mut rest).unwrap();
     assert!(rest.is_empty(), "{rest:?}");
+}
+
+#[test]
+fn a_batch_in_shared_memory_ends_a_link_that_shares_none() {
+    let task = task();
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    let (header, bytes) = batch(6, 1);
+    let range = ByteRange {
+        offset: 0,
+        length: bytes.len() as u64,
+    };
+    let mut message = Vec::new();
+    ToWorker::SharedBatch(header, vec![range]).encode(&mut message);
+    link.write(&message);
+    assert!(link.close_reason().contains("expects a batch"));
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn rows(rows: u32) -> [Tensor; 1] {
     [Tensor::fp32(&[rows.into(), 3], &values)]
 }
 
-fn connect(worker: &Worker, task: &ServeTask) -> Link {
+pub(crate) fn connect(worker: &Worker, task: &ServeTask) -> Link {
     Link::connect(worker.address(), task, b"").unwrap()
 }
 
