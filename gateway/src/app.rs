@@ -30,6 +30,7 @@ use crate::{
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
     telemetry::{TelemetryConfig, TraceExporter, TraceQueue},
+    wake_latency::WakeLatency,
 };
 
 /// The time for which agents and admins get their last answers; by then all inference requests are answered.
@@ -87,6 +88,9 @@ pub enum StartError {
     /// The folder of model files cannot be used.
     #[error("cannot use the folder of model files")]
     Artifacts(#[source] io::Error),
+    /// The cores' wake latency cannot be limited.
+    #[error("cannot limit the wake latency of this host's cores (--wake-latency-us)")]
+    WakeLatency(#[source] io::Error),
     /// The data plane's threads cannot be started.
     #[error("cannot start the data plane")]
     DataPlane(#[source] io::Error),
@@ -173,14 +177,7 @@ impl App {
         )
         .await?;
 
-        let limits = InferenceLimits {
-            body_bytes: settings.body_limit.as_u64(),
-            body_timeout: settings.client_timeout,
-        };
-        let required = settings.inference_keys.then(|| keys.clone());
-        let shared_memory = settings.system_shared_memory;
-        let inference = Inference::new(data_plane.clone(), limits, required, shared_memory)
-            .map_err(StartError::DataPlane)?;
+        let inference = start_inference(&settings, &data_plane, &keys)?;
         let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
         let admin_routes = admin::router(
             Admin {
@@ -283,6 +280,27 @@ impl App {
         self.store.close().await;
         tracing::info!("stopped");
     }
+}
+
+/// Starts what answers inference requests.
+fn start_inference(
+    settings: &Settings,
+    data_plane: &DataPlane,
+    keys: &Keyring,
+) -> Result<Inference, StartError> {
+    let limits = InferenceLimits {
+        body_bytes: settings.body_limit.as_u64(),
+        body_timeout: settings.client_timeout,
+    };
+    let wake_latency = settings.wake_latency.map(WakeLatency::open);
+    Inference::new(
+        data_plane.clone(),
+        limits,
+        settings.inference_keys.then(|| keys.clone()),
+        settings.system_shared_memory,
+        wake_latency.transpose().map_err(StartError::WakeLatency)?,
+    )
+    .map_err(StartError::DataPlane)
 }
 
 /// Starts the data plane, and the exporter of its traces if there is a receiver.

@@ -302,6 +302,12 @@ pub struct Options {
         value_parser = value_parser!(u64).range(0..=600_000))]
     pub shutdown_grace_ms: u64,
 
+    /// Longest time in which idle cores of this host may wake while inference requests come and 100 ms longer, in microseconds; at 0 they do not
+    /// sleep. Needs root, or write access to Linux's device for such limits [default: as the system decides]
+    #[arg(long, env = "PACKHORSE_WAKE_LATENCY_US", value_name = "US",
+        value_parser = value_parser!(u64).range(0..=1_000_000))]
+    pub wake_latency_us: Option<u64>,
+
     /// Ask the gateway that runs with this --listen whether it is alive, and end with status 0 if so: the health check of a container
     #[arg(long)]
     pub check_health: bool,
@@ -430,6 +436,8 @@ pub struct Settings {
     pub lame_duck: Duration,
     /// The time for requests in flight to end when the gateway is stopped.
     pub shutdown_grace: Duration,
+    /// The longest time in which idle cores of this host may wake while requests come; `None` leaves it to the system.
+    pub wake_latency: Option<Duration>,
     /// The buckets of the histograms on `/metrics`.
     pub metrics_buckets: Buckets,
     /// The export of traces, if there is a receiver.
@@ -522,6 +530,7 @@ impl Options {
             client_timeout: Duration::from_millis(self.client_timeout_ms),
             lame_duck: Duration::from_millis(self.lame_duck_ms),
             shutdown_grace: Duration::from_millis(self.shutdown_grace_ms),
+            wake_latency: self.wake_latency_us.map(Duration::from_micros),
             metrics_buckets: self.metrics_buckets,
             traces: self.otlp_endpoint.map(|endpoint| TraceSettings {
                 endpoint,

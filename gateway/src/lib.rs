@@ -20,4 +20,5 @@ mod sessions;
 pub mod state_dir;
 pub mod store;
 pub mod telemetry;
+pub mod wake_latency;
 pub mod workers;

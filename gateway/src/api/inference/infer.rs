@@ -87,6 +87,9 @@ pub(super) async fn infer(
 ) -> Response {
     let clock = inference.data_plane.clock();
     let arrived = clock.now();
+    if let Some(latency) = &inference.wake_latency {
+        latency.request();
+    }
     let model = match model {
         Ok(path) => path.started(&inference, arrived, request.headers()).await,
         Err(error) => Err(error),

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{shared_memory::SharedMemory, work_pool::WorkPool};
-use crate::{driver::DataPlane, keys::Keyring, telemetry::Telemetry};
+use crate::{driver::DataPlane, keys::Keyring, telemetry::Telemetry, wake_latency::WakeLatency};
 
 /// The limits of a client's requests.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +45,8 @@ pub struct State {
     pub(super) pool: WorkPool,
     /// The regions of system shared memory; none if the extension is off.
     pub(super) shared_memory: Option<SharedMemory>,
+    /// The limit of the cores' wake latency while requests come; none leaves it to the system.
+    pub(super) wake_latency: Option<WakeLatency>,
     /// The requests that would have been refused by their head for the length of the queue.
     pub(super) hopeless: AtomicU64,
 }
@@ -60,6 +62,7 @@ impl Inference {
         limits: InferenceLimits,
         keys: Option<Keyring>,
         system_shared_memory: bool,
+        wake_latency: Option<WakeLatency>,
     ) -> io::Result<Self> {
         let body_bytes = limits.body_bytes.min(data_plane.memory().limit() / 2);
         let cores = available_parallelism().map_or(1, usize::from);
@@ -73,6 +76,7 @@ impl Inference {
             },
             pool: WorkPool::start(cores - 1)?,
             shared_memory: system_shared_memory.then(SharedMemory::default),
+            wake_latency,
             hopeless: AtomicU64::new(0),
         };
         Ok(Self {

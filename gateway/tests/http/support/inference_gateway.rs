@@ -136,7 +136,7 @@ impl InferenceGateway {
                 });
             }
         });
-        let inference = Inference::new(data_plane.clone(), limits, None, true).unwrap();
+        let inference = Inference::new(data_plane.clone(), limits, None, true, None).unwrap();
         let routes: Router = router(inference).into();
         let connections = ConnectionLimits {
             connections: 100,

@@ -88,7 +88,7 @@ impl Machine {
             Ok(0) => Check::warning(
                 IDLE_CORES,
                 "an idle core of this virtual machine halts at once, which delays every request at low load, unless the host polls for it",
-                "echo 200000 | sudo tee /sys/module/haltpoll/parameters/guest_halt_poll_ns",
+                "packhorse-gateway --wake-latency-us 0, or: echo 200000 | sudo tee /sys/module/haltpoll/parameters/guest_halt_poll_ns",
             ),
             Ok(limit) => {
                 let text = format!("they poll for up to {} µs before they halt", limit / 1000);
