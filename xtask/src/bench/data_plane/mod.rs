@@ -22,7 +22,7 @@ use serde::Deserialize;
 use self::{
     measure::{Generator, IMAGE_BYTES, LargeMessage, Lateness, Measurement, Payload, measure},
     report::Results,
-    servers::{Ceiling, Ours, Server, ceilings},
+    servers::{AwakeCores, Ceiling, Ours, Server, ceilings},
 };
 use crate::{
     bench::empty_folder,
@@ -68,6 +68,8 @@ enum Part {
     Large,
     /// Binary tensors of 64 bytes
     Small,
+    /// Binary tensors of 64 bytes while the cores do not sleep
+    Awake,
     /// Numbers as JSON
     Json,
     /// Batching on and off
@@ -206,6 +208,9 @@ impl Bench<'_> {
                 results.binary.extend(rows);
             }
         }
+        if wants(Part::Awake) {
+            results.awake = self.measure_awake(dir, model, &fresh)?;
+        }
         if wants(Part::Json) {
             results.json = self.in_turns(&[&parser, &ours], Payload::Json, 8)?;
         }
@@ -240,6 +245,48 @@ impl Bench<'_> {
             results.generator = self.measure_generator()?;
         }
         Ok(results)
+    }
+
+    /// Measures the plain two hops, and again with cores that do not sleep, beside ours, which keeps them from it while requests come. Returns nothing
+    /// if this process may not do so.
+    fn measure_awake(
+        &self,
+        dir: &Path,
+        model: &Path,
+        fresh: &Ceiling,
+    ) -> anyhow::Result<Vec<Measurement>> {
+        let awake = AwakeCores(fresh);
+        if let Err(error) = awake.hold() {
+            println!("Not measured, cores that do not sleep: {error:#}");
+            return Ok(Vec::new());
+        }
+        let start = |name, folder, flags: &[&str]| {
+            Ours::start(
+                name,
+                &[&["--wake-latency-us", "0"], flags].concat(),
+                &dir.join(folder),
+                "xtask/src/bench/sum.json",
+                model,
+                self.interrupt,
+            )
+        };
+        let tcp = start(
+            "Packhorse, TCP, `--wake-latency-us 0`",
+            "awake-tcp",
+            &["--shared-memory-links", "off"],
+        )?;
+        let shared = start(
+            "Packhorse, shared memory, `--wake-latency-us 0`",
+            "awake",
+            &[],
+        )?;
+        let mut rows = Vec::new();
+        for concurrency in CONCURRENCIES {
+            // Ours keep the cores awake for up to 200 ms longer. The cores sleep again as soon as the two hops before `fresh` have been measured.
+            let all: [&dyn Server; 4] = [fresh, &tcp, &shared, &awake];
+            rows.extend(self.in_turns(&all, Payload::Small, concurrency)?);
+        }
+        Ok(rows)
     }
 
     /// Measures the generator at a part of what a sink does. Each has a core of its own.

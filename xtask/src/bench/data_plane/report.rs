@@ -10,6 +10,8 @@ use crate::bench::{machine, today};
 pub(super) struct Results {
     /// Binary tensors: every server, by payload and concurrency.
     pub(super) binary: Vec<Measurement>,
+    /// 64 bytes on cores that do not sleep, beside the plain two hops on such that do; empty if it could not be measured.
+    pub(super) awake: Vec<Measurement>,
     /// JSON: the parser alone, and ours.
     pub(super) json: Vec<Measurement>,
     /// Ours with batching on and off.
@@ -43,6 +45,18 @@ impl Results {
                 |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
             for row in self.binary.iter().filter(|row| row.payload == payload) {
                 let base = find(&self.binary, payload, row.concurrency, TWO_HOPS);
+                compared(&mut page, row, base)?;
+            }
+        }
+        if !self.awake.is_empty() {
+            page += "\n### 64 B, cores that do not sleep\n\n\
+                `packhorse-gateway --wake-latency-us 0` asks Linux that idle cores wake at once while requests come, by `/dev/cpu_dma_latency`. The benchmark \
+                asks for the same while it measures the two hops once more. Ratios are over the plain two hops in the same run with the cores as they are; \
+                a core that waits without sleeping counts as idle, and so the CPU time is again that of the serving processes.\n\n\
+                | at once | | requests/s | ratio | CPU s per 1000 | ratio | p50 ms | p99 ms | ratio | faults |\n\
+                |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+            for row in &self.awake {
+                let base = find(&self.awake, row.payload, row.concurrency, TWO_HOPS);
                 compared(&mut page, row, base)?;
             }
         }

@@ -1,7 +1,8 @@
 //! The servers that are measured: the yardsticks and ours.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    fs::{File, OpenOptions},
+    io::{BufRead as _, BufReader, Write as _},
     net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -25,6 +26,40 @@ pub(super) trait Server {
 
     /// The ids of its processes.
     fn pids(&self) -> Vec<i32>;
+
+    /// Prepares the machine for the server. What is returned is dropped when it has been measured.
+    fn hold(&self) -> anyhow::Result<Option<File>> {
+        Ok(None)
+    }
+}
+
+/// A program of `benches/ceilings` on cores that do not sleep while it is measured.
+pub(super) struct AwakeCores<'a>(pub(super) &'a Ceiling);
+
+impl Server for AwakeCores<'_> {
+    fn name(&self) -> &'static str {
+        "two hops, cores that do not sleep"
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.0.address()
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        self.0.pids()
+    }
+
+    fn hold(&self) -> anyhow::Result<Option<File>> {
+        let path = "/dev/cpu_dma_latency";
+        let mut file = OpenOptions::new()
+            .write(true)
+            .open(path)
+            .with_context(|| format!("open {path}"))?;
+        // The longest time for which cores may take to wake, in microseconds, as long as the file is open.
+        file.write_all(&0_i32.to_ne_bytes())
+            .with_context(|| format!("write {path}"))?;
+        Ok(Some(file))
+    }
 }
 
 /// A program of `benches/ceilings`, with its worker if it has one. Dropping it ends both.
