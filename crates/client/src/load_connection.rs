@@ -19,6 +19,7 @@ use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Interest},
     net::TcpStream,
+    task::yield_now,
     time::timeout,
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
@@ -30,6 +31,8 @@ const MAX_HEADERS: usize = 64;
 const MAX_HEAD: usize = 64 << 10;
 /// The largest body of an answer, in bytes: the limit of a frame between gateway and worker.
 const MAX_BODY: usize = 1 << 30;
+/// The most bytes of a request that are sent before other tasks of the thread may go on.
+const SEND_AT_ONCE: usize = 128 << 10;
 /// The size of the buffer that an answer is read to, in bytes, if it is not larger.
 const READ_BUFFER: usize = 16 << 10;
 /// The size of a request, in bytes, from which it is sent from a file. Smaller ones gain nothing.
@@ -263,10 +266,23 @@ async fn send_file(stream: &TcpStream, file: &File, len: usize) -> io::Result<()
     let mut position = 0;
     while left > 0 {
         stream.writable().await?;
-        let take = || Ok(sendfile(stream, file, Some(&mut position), left)?);
+        let take = || {
+            Ok(sendfile(
+                stream,
+                file,
+                Some(&mut position),
+                left.min(SEND_AT_ONCE),
+            )?)
+        };
         match stream.try_io(Interest::WRITABLE, take) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(taken) => left -= taken,
+            Ok(taken) => {
+                left -= taken;
+                if left > 0 {
+                    // Requests that are due begin meanwhile.
+                    yield_now().await;
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
