@@ -4,8 +4,8 @@
 //! generator can hide behind requests that are sent later ("coordinated omission": G. Tene, "How NOT to measure latency", 2013).
 //!
 //! Each thread has its part of the load, its own connections and a runtime that looks at its sockets often, because the sending of one
-//! large request takes as long as a thousand other steps of a task. A thread that sends most of the time is late with requests that are
-//! due together; a second one shortens that wait.
+//! piece of a large request takes as long as hundreds of other steps of a task. A thread that sends most of the time is late with requests
+//! that are due together; a second one shortens that wait.
 
 use std::{
     collections::VecDeque,
