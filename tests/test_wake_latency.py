@@ -9,7 +9,6 @@ from cluster import Cluster, wait_until
 from http_admin import request
 
 FILE = Path("/dev/cpu_dma_latency")
-LIMIT_US = 7
 
 pytestmark = pytest.mark.skipif(not os.access(FILE, os.R_OK | os.W_OK), reason=f"this user may not read and write {FILE}")
 
@@ -22,9 +21,10 @@ def limit_us() -> int:
 
 def test_the_limit_holds_while_inference_requests_come(tmp_path: Path):
     others = limit_us()
-    if others <= LIMIT_US:
-        pytest.skip(f"another process has asked for {others} us")
-    cluster = Cluster(tmp_path, "--wake-latency-us", str(LIMIT_US))
+    if others == 0:
+        pytest.skip("the cores of this machine do not sleep")
+    limit = min(7, others - 1)
+    cluster = Cluster(tmp_path, "--wake-latency-us", str(limit))
     try:
 
         def infer_and_look() -> int:
@@ -34,7 +34,7 @@ def test_the_limit_holds_while_inference_requests_come(tmp_path: Path):
         assert request(cluster.inference, "GET", "/v2/health/live").status == 200
         assert limit_us() == others, "a health check wakes no cores"
         for _ in range(2):
-            wait_until(lambda: infer_and_look() == LIMIT_US, "the limit to hold")
+            wait_until(lambda: infer_and_look() == limit, "the limit to hold")
             wait_until(lambda: limit_us() == others, "the limit to end after the last request")
         infer_and_look()
     finally:

@@ -303,7 +303,7 @@ pub struct Options {
     pub shutdown_grace_ms: u64,
 
     /// Longest time in which idle cores of this host may wake while inference requests come and 100 ms longer, in microseconds; at 0 they do not
-    /// sleep. Needs root, or write access to Linux's device for such limits [default: as the system decides]
+    /// sleep. Needs root, or write access to the device of Linux's PM Quality of Service [default: as the system decides]
     #[arg(long, env = "PACKHORSE_WAKE_LATENCY_US", value_name = "US",
         value_parser = value_parser!(u64).range(0..=1_000_000))]
     pub wake_latency_us: Option<u64>,

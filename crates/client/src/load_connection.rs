@@ -266,14 +266,8 @@ async fn send_file(stream: &TcpStream, file: &File, len: usize) -> io::Result<()
     let mut position = 0;
     while left > 0 {
         stream.writable().await?;
-        let take = || {
-            Ok(sendfile(
-                stream,
-                file,
-                Some(&mut position),
-                left.min(SEND_AT_ONCE),
-            )?)
-        };
+        let piece = left.min(SEND_AT_ONCE);
+        let take = || Ok(sendfile(stream, file, Some(&mut position), piece)?);
         match stream.try_io(Interest::WRITABLE, take) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(taken) => {

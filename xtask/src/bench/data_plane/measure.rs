@@ -191,7 +191,7 @@ pub(super) fn measure(
     concurrency: u32,
     seconds: f64,
 ) -> anyhow::Result<Measurement> {
-    let _held = server.hold()?;
+    let _prepared = server.prepare()?;
     let pids = server.pids();
     let before = usage(&pids)?;
     let pace = ["--concurrency".to_owned(), concurrency.to_string()];

@@ -256,7 +256,7 @@ impl Bench<'_> {
         fresh: &Ceiling,
     ) -> anyhow::Result<Vec<Measurement>> {
         let awake = AwakeCores(fresh);
-        if let Err(error) = awake.hold() {
+        if let Err(error) = awake.prepare() {
             println!("Not measured, cores that do not sleep: {error:#}");
             return Ok(Vec::new());
         }

@@ -41,33 +41,24 @@ impl Results {
             minor page faults of the serving processes per request.\n";
         for payload in [Payload::Large, Payload::Small] {
             writeln!(page, "\n### {}\n", payload.name())?;
-            page += "| at once | | requests/s | ratio | CPU s per 1000 | ratio | p50 ms | p99 ms | ratio | faults |\n\
-                |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-            for row in self.binary.iter().filter(|row| row.payload == payload) {
-                let base = find(&self.binary, payload, row.concurrency, TWO_HOPS);
-                compared(&mut page, row, base)?;
-            }
+            let rows = self.binary.iter().filter(|row| row.payload == payload);
+            compare(&mut page, rows, |row| {
+                find(&self.binary, payload, row.concurrency, TWO_HOPS)
+            })?;
         }
         if !self.awake.is_empty() {
             page += "\n### 64 B, cores that do not sleep\n\n\
                 `packhorse-gateway --wake-latency-us 0` asks Linux that idle cores wake at once while requests come, by `/dev/cpu_dma_latency`. The benchmark \
                 asks for the same while it measures the two hops once more. Ratios are over the plain two hops in the same run with the cores as they are; \
-                a core that waits without sleeping counts as idle, and so the CPU time is again that of the serving processes.\n\n\
-                | at once | | requests/s | ratio | CPU s per 1000 | ratio | p50 ms | p99 ms | ratio | faults |\n\
-                |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-            for row in &self.awake {
-                let base = find(&self.awake, row.payload, row.concurrency, TWO_HOPS);
-                compared(&mut page, row, base)?;
-            }
+                a core that waits without sleeping counts as idle, and so the CPU time is again that of the serving processes.\n\n";
+            compare(&mut page, &self.awake, |row| {
+                find(&self.awake, row.payload, row.concurrency, TWO_HOPS)
+            })?;
         }
         page += "\n## JSON\n\n\
             150,528 random numbers as JSON at 8 at once. The other server reads the body and parses it with `serde_json` into a `Vec<f32>`, and passes it to \
-            nobody.\n\n\
-            | at once | | requests/s | ratio | CPU s per 1000 | ratio | p50 ms | p99 ms | ratio | faults |\n\
-            |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
-        for row in &self.json {
-            compared(&mut page, row, self.json.first())?;
-        }
+            nobody.\n\n";
+        compare(&mut page, &self.json, |_| self.json.first())?;
         page += "\n## Batching\n\n\
             The same model with batches of up to 32 and of 1, at one client: to wait for others would be in vain.\n\n\
             | | | p50 ms, batching on | off | ratio |\n|---|--:|--:|--:|--:|\n";
@@ -194,6 +185,20 @@ fn idle_cores() -> String {
         }
         _ => String::new(),
     }
+}
+
+/// Writes a table of measurements, each with its ratios over the one that `base` returns.
+fn compare<'a>(
+    page: &mut String,
+    rows: impl IntoIterator<Item = &'a Measurement>,
+    base: impl Fn(&Measurement) -> Option<&'a Measurement>,
+) -> anyhow::Result<()> {
+    *page += "| at once | | requests/s | ratio | CPU s per 1000 | ratio | p50 ms | p99 ms | ratio | faults |\n\
+        |--:|---|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+    for row in rows {
+        compared(page, row, base(row))?;
+    }
+    Ok(())
 }
 
 /// Writes a row with its ratios.

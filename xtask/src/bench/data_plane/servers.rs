@@ -28,7 +28,7 @@ pub(super) trait Server {
     fn pids(&self) -> Vec<i32>;
 
     /// Prepares the machine for the server. What is returned is dropped when it has been measured.
-    fn hold(&self) -> anyhow::Result<Option<File>> {
+    fn prepare(&self) -> anyhow::Result<Option<File>> {
         Ok(None)
     }
 }
@@ -49,7 +49,7 @@ impl Server for AwakeCores<'_> {
         self.0.pids()
     }
 
-    fn hold(&self) -> anyhow::Result<Option<File>> {
+    fn prepare(&self) -> anyhow::Result<Option<File>> {
         let path = "/dev/cpu_dma_latency";
         let mut file = OpenOptions::new()
             .write(true)
