@@ -4,15 +4,21 @@
 
 #include "shim.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
+#include <optional>
+#include <string>
 
 #include <ATen/ATen.h>
 #include <c10/core/Event.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+// True from the first call that names a CUDA device, if libtorch has CUDA. A process that computes on the CPU does not touch the host's GPUs.
+inline std::atomic<bool> cuda_is_used = false;
 
 namespace {
 
@@ -26,27 +32,39 @@ packhorse_tensor *wrap(at::Tensor tensor) {
 
 void set_message(char **message, const char *text) { *message = strdup(text); }
 
-// Returns true if the current CUDA device still executes work. After a fault it refuses everything from this process.
-bool device_works() {
+// Returns the error of the current CUDA device if it refuses work: after a fault it refuses everything from this process.
+std::optional<std::string> device_fault() {
   try {
     const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
     c10::Event event(c10::kCUDA);
     event.record(cuda.getStream(cuda.getDevice()));
     event.query();
-    return true;
-  } catch (...) {
-    return false;
+    return std::nullopt;
+  } catch (const c10::Error &e) {
+    return e.what_without_backtrace();
+  } catch (const std::exception &e) {
+    return e.what();
   }
 }
 
-// Classifies an exception by its text, because the interpreter throws an exception of its own for whatever a program threw.
-int kind_of(const char *text) {
+// Returns the code of an exception with this text, and sets the message. The text decides what it can, because the interpreter throws an
+// exception of its own for whatever a program threw. It does not always tell that the device failed: where libtorch only warns of that, it
+// throws something else later. So the device is asked.
+int code_of(char **message, const char *text) {
   const auto contains = [text](const char *words) { return std::strstr(text, words) != nullptr; };
   if (contains("DefaultCPUAllocator") || contains("CUDA out of memory") || contains("CUDA error: out of memory") ||
       contains("CUBLAS_STATUS_ALLOC_FAILED")) {
+    set_message(message, text);
     return PACKHORSE_OUT_OF_MEMORY;
   }
-  return contains("CUDA error") && !device_works() ? PACKHORSE_DEVICE_FAILED : PACKHORSE_THREW;
+  if (cuda_is_used) {
+    if (const auto fault = device_fault()) {
+      set_message(message, contains("CUDA error") ? text : fault->c_str());
+      return PACKHORSE_DEVICE_FAILED;
+    }
+  }
+  set_message(message, text);
+  return PACKHORSE_THREW;
 }
 
 // Runs `body`, which returns a code, and turns an exception into a code and a message. The body runs in inference mode on every thread: a
@@ -60,17 +78,14 @@ int guarded(char **message, Body body) {
     set_message(message, e.what_without_backtrace());
     return PACKHORSE_OUT_OF_MEMORY;
   } catch (const c10::Error &e) {
-    set_message(message, e.what_without_backtrace());
-    return kind_of(e.what_without_backtrace());
+    return code_of(message, e.what_without_backtrace());
   } catch (const std::bad_alloc &) {
     set_message(message, "out of memory");
     return PACKHORSE_OUT_OF_MEMORY;
   } catch (const std::exception &e) {
-    set_message(message, e.what());
-    return kind_of(e.what());
+    return code_of(message, e.what());
   } catch (...) {
-    set_message(message, "unknown exception");
-    return PACKHORSE_THREW;
+    return code_of(message, "unknown exception");
   }
 }
 
@@ -78,6 +93,7 @@ c10::Device device_of(int cuda_device) {
   if (cuda_device < 0) {
     return c10::Device(c10::kCPU);
   }
+  cuda_is_used = c10::impl::hasDeviceGuardImpl(c10::kCUDA);
   return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(cuda_device));
 }
 

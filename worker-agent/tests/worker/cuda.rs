@@ -254,6 +254,24 @@ fn a_device_that_fails_ends_the_worker() {
 }
 
 #[test]
+fn a_program_that_throws_is_no_failure_of_the_device() {
+    for pipeline in every_way() {
+        let node = Node::new(&[]);
+        let task = task("TwiceExceptThree", 4, &rows_of_three(), pipeline);
+        let worker = node.serve(&task);
+        let mut link = connect(&worker, &task);
+        for id in 0..8 {
+            link.send(id.into(), 3, &[batch(id, 3)]);
+            let failure = link.failure();
+            assert_eq!(failure.kind, FailureKind::ModuleThrew, "{pipeline:?}");
+            assert!(failure.message.contains("three rows"), "{failure:?}");
+            link.send(id.into(), 2, &[batch(id, 2)]);
+            assert_eq!(link.result().1, [doubled(id, 2)]);
+        }
+    }
+}
+
+#[test]
 fn a_device_that_fails_ends_a_measurement_with_the_reason() {
     let node = Node::new(&[]);
     let task = task("Twice", 64, &rows_of_three(), PipelineSettings::default());
