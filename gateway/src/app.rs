@@ -138,6 +138,8 @@ impl App {
         };
         let tls = ListenersTls::open(&settings)?;
         let link_tls = link_tls(&settings)?;
+        let wake_latency = settings.wake_latency.map(WakeLatency::open);
+        let wake_latency = wake_latency.transpose().map_err(StartError::WakeLatency)?;
         let store = Store::open(&state.database()).await?;
         let node_tokens = store.node_tokens().await?;
         let keys = Keyring::open(store.clone()).await?;
@@ -177,7 +179,7 @@ impl App {
         )
         .await?;
 
-        let inference = start_inference(&settings, &data_plane, &keys)?;
+        let inference = start_inference(&settings, &data_plane, &keys, wake_latency)?;
         let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
         let admin_routes = admin::router(
             Admin {
@@ -287,18 +289,18 @@ fn start_inference(
     settings: &Settings,
     data_plane: &DataPlane,
     keys: &Keyring,
+    wake_latency: Option<WakeLatency>,
 ) -> Result<Inference, StartError> {
     let limits = InferenceLimits {
         body_bytes: settings.body_limit.as_u64(),
         body_timeout: settings.client_timeout,
     };
-    let wake_latency = settings.wake_latency.map(WakeLatency::open);
     Inference::new(
         data_plane.clone(),
         limits,
         settings.inference_keys.then(|| keys.clone()),
         settings.system_shared_memory,
-        wake_latency.transpose().map_err(StartError::WakeLatency)?,
+        wake_latency,
     )
     .map_err(StartError::DataPlane)
 }
