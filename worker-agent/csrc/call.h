@@ -44,27 +44,35 @@ std::optional<std::string> device_fault() {
     return e.what_without_backtrace();
   } catch (const std::exception &e) {
     return e.what();
+  } catch (...) {
+    return "unknown exception";
   }
+}
+
+// Returns true if an error of libtorch with this text is a lack of memory.
+bool is_out_of_memory(const char *text) {
+  for (const char *words :
+       {"DefaultCPUAllocator", "CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED"}) {
+    if (std::strstr(text, words) != nullptr) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // Returns the code of an exception with this text, and sets the message. The text decides what it can, because the interpreter throws an
 // exception of its own for whatever a program threw. It does not always tell that the device failed: where libtorch only warns of that, it
-// throws something else later. So the device is asked.
+// throws something else later. So the device is asked; one that has no memory left works.
 int code_of(char **message, const char *text) {
-  const auto contains = [text](const char *words) { return std::strstr(text, words) != nullptr; };
-  if (contains("DefaultCPUAllocator") || contains("CUDA out of memory") || contains("CUDA error: out of memory") ||
-      contains("CUBLAS_STATUS_ALLOC_FAILED")) {
-    set_message(message, text);
-    return PACKHORSE_OUT_OF_MEMORY;
-  }
-  if (cuda_is_used) {
-    if (const auto fault = device_fault()) {
-      set_message(message, contains("CUDA error") ? text : fault->c_str());
+  if (!is_out_of_memory(text) && cuda_is_used) {
+    const auto fault = device_fault();
+    if (fault && !is_out_of_memory(fault->c_str())) {
+      set_message(message, std::strstr(text, "CUDA error") != nullptr ? text : fault->c_str());
       return PACKHORSE_DEVICE_FAILED;
     }
   }
   set_message(message, text);
-  return PACKHORSE_THREW;
+  return is_out_of_memory(text) ? PACKHORSE_OUT_OF_MEMORY : PACKHORSE_THREW;
 }
 
 // Runs `body`, which returns a code, and turns an exception into a code and a message. The body runs in inference mode on every thread: a
