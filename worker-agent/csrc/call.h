@@ -32,14 +32,10 @@ packhorse_tensor *wrap(at::Tensor tensor) {
 
 void set_message(char **message, const char *text) { *message = strdup(text); }
 
-// Returns the error of the current CUDA device if it refuses work: after a fault it refuses everything from this process.
-std::optional<std::string> device_fault() {
+// Returns the text of the exception that is being handled.
+std::string exception_text() {
   try {
-    const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
-    c10::Event event(c10::kCUDA);
-    event.record(cuda.getStream(cuda.getDevice()));
-    event.query();
-    return std::nullopt;
+    throw;
   } catch (const c10::Error &e) {
     return e.what_without_backtrace();
   } catch (const std::exception &e) {
@@ -49,11 +45,24 @@ std::optional<std::string> device_fault() {
   }
 }
 
+// Returns the error of the current CUDA device if it refuses work: after a fault it refuses everything from this process.
+std::optional<std::string> device_fault() {
+  try {
+    const c10::impl::VirtualGuardImpl cuda(c10::kCUDA);
+    c10::Event event(c10::kCUDA);
+    event.record(cuda.getStream(cuda.getDevice()));
+    event.query();
+    return std::nullopt;
+  } catch (...) {
+    return exception_text();
+  }
+}
+
 // Returns true if an error of libtorch with this text is a lack of memory.
-bool is_out_of_memory(const char *text) {
+bool is_out_of_memory(const std::string &text) {
   for (const char *words :
        {"DefaultCPUAllocator", "CUDA out of memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED"}) {
-    if (std::strstr(text, words) != nullptr) {
+    if (text.find(words) != std::string::npos) {
       return true;
     }
   }
@@ -63,16 +72,21 @@ bool is_out_of_memory(const char *text) {
 // Returns the code of an exception with this text, and sets the message. The text decides what it can, because the interpreter throws an
 // exception of its own for whatever a program threw. It does not always tell that the device failed: where libtorch only warns of that, it
 // throws something else later. So the device is asked; one that has no memory left works.
-int code_of(char **message, const char *text) {
-  if (!is_out_of_memory(text) && cuda_is_used) {
+int code_of(char **message, const std::string &text) {
+  if (is_out_of_memory(text)) {
+    set_message(message, text.c_str());
+    return PACKHORSE_OUT_OF_MEMORY;
+  }
+  if (cuda_is_used) {
     const auto fault = device_fault();
-    if (fault && !is_out_of_memory(fault->c_str())) {
-      set_message(message, std::strstr(text, "CUDA error") != nullptr ? text : fault->c_str());
+    if (fault && !is_out_of_memory(*fault)) {
+      const bool tells = text.find("CUDA error") != std::string::npos;
+      set_message(message, (tells ? text : *fault).c_str());
       return PACKHORSE_DEVICE_FAILED;
     }
   }
-  set_message(message, text);
-  return is_out_of_memory(text) ? PACKHORSE_OUT_OF_MEMORY : PACKHORSE_THREW;
+  set_message(message, text.c_str());
+  return PACKHORSE_THREW;
 }
 
 // Runs `body`, which returns a code, and turns an exception into a code and a message. The body runs in inference mode on every thread: a
@@ -85,15 +99,11 @@ int guarded(char **message, Body body) {
   } catch (const c10::OutOfMemoryError &e) {
     set_message(message, e.what_without_backtrace());
     return PACKHORSE_OUT_OF_MEMORY;
-  } catch (const c10::Error &e) {
-    return code_of(message, e.what_without_backtrace());
   } catch (const std::bad_alloc &) {
     set_message(message, "out of memory");
     return PACKHORSE_OUT_OF_MEMORY;
-  } catch (const std::exception &e) {
-    return code_of(message, e.what());
   } catch (...) {
-    return code_of(message, "unknown exception");
+    return code_of(message, exception_text());
   }
 }
 
