@@ -11,7 +11,7 @@ use anyhow::{Context as _, ensure};
 
 use crate::{
     setup,
-    workspace::{python, root},
+    workspace::{cargo_build, python, root},
 };
 
 /// The programs that are needed.
@@ -30,8 +30,9 @@ const PACKAGES: [&str; 4] = [
     "packhorse-worker-agent",
 ];
 /// The files beside them: path in the repository, and in the folder.
-const BESIDE: [(&str, &str); 3] = [
+const BESIDE: [(&str, &str); 4] = [
     ("laboratory/gpu-check/launcher.sh", "gpu-check"),
+    (".venv/highs/libhighs.so.1", "lib/libhighs.so.1"),
     ("docs/gpu-check.md", "README.md"),
     ("LICENSE", "LICENSE"),
 ];
@@ -85,13 +86,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 fn build() -> anyhow::Result<PathBuf> {
     setup::run()?;
     println!("Building with optimisation");
-    let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
-    let status = Command::new("cargo")
-        .current_dir(root())
-        // Its problems are small enough for microlp: HiGHS would take as long to build as all the rest.
-        .args(["build", "--release", "--no-default-features"])
-        .args(["--features", "packhorse-worker-agent/torch"])
-        .args(packages)
+    let status = cargo_build(&PACKAGES)
+        .arg("--release")
         .env("PACKHORSE_RPATH", "off")
         .status()
         .context("start cargo")?;
@@ -103,8 +99,11 @@ fn stage(programs: &Path, folder: &Path) -> anyhow::Result<()> {
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("empty {}", folder.display()))?;
     }
+    for part in ["bin", "lib"] {
+        let part = folder.join(part);
+        fs::create_dir_all(&part).with_context(|| format!("make {}", part.display()))?;
+    }
     let bin = folder.join("bin");
-    fs::create_dir_all(&bin).with_context(|| format!("make {}", bin.display()))?;
     let copy = |from: PathBuf, to: PathBuf| {
         fs::copy(&from, to).with_context(|| format!("copy {}", from.display()))
     };
