@@ -1,7 +1,8 @@
-//! The limit of a worker's log.
+//! The limit of the logs of processes that outlive the agent: workers and MPS daemons.
 //!
-//! Standard output and standard error of a worker are a file, because a pipe would end with the agent. The worker itself keeps the file
-//! small, whatever it or a library writes to it, so that the limit holds without an agent, too. The file must be open for appending.
+//! Standard output and standard error of such a process are a file, because a pipe would end with the agent. A worker itself keeps its file
+//! small, whatever it or a library writes to it, so that the limit holds without an agent, too; the agent shortens those of MPS daemons. The
+//! file must be open for appending.
 
 use std::{
     fs::{File, OpenOptions},
@@ -26,7 +27,7 @@ pub(super) fn watch(log: &Path) {
     thread::spawn(move || {
         loop {
             thread::sleep(INTERVAL);
-            if let Err(error) = shorten(&log, LOG_LIMIT, KEPT) {
+            if let Err(error) = shorten_log(&log) {
                 // A worker that a person has started has no log file.
                 tracing::debug!(%error, "the log is not shortened");
                 return;
@@ -35,7 +36,15 @@ pub(super) fn watch(log: &Path) {
     });
 }
 
-/// Removes all but the last `kept` bytes of a log that is longer than `limit`. A line that is written in the middle of this may be lost.
+/// Removes all but the end of a log that is longer than [`LOG_LIMIT`]. A line that is written in the middle of this may be lost.
+///
+/// # Errors
+/// If the file cannot be read or written.
+pub fn shorten_log(log: &Path) -> io::Result<()> {
+    shorten(log, LOG_LIMIT, KEPT)
+}
+
+/// Removes all but the last `kept` bytes of a log that is longer than `limit`.
 fn shorten(log: &Path, limit: u64, kept: u64) -> io::Result<()> {
     let length = std::fs::metadata(log)?.len();
     if length <= limit {

@@ -17,7 +17,7 @@ use std::{
 };
 
 pub use environment::{exit_code, worker_environment};
-pub use log_limit::LOG_LIMIT;
+pub use log_limit::{LOG_LIMIT, shorten_log};
 pub use packhorse_reconcile::WorkerReport;
 pub use process_identity::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};

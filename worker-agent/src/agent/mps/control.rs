@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::File,
+    fs::{File, OpenOptions},
     io, iter,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -10,6 +10,7 @@ use std::{
 };
 
 use packhorse_service::create_private_dir;
+use packhorse_worker_agent::handoff::shorten_log;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
@@ -98,7 +99,7 @@ impl Control {
 
     /// Starts the daemon in the foreground, for this GPU only.
     pub(super) fn spawn(&self) -> Result<Process, ControlError> {
-        let output = File::create(self.output()).map_err(|e| self.run_error(e))?;
+        let output = self.create_output().map_err(|e| self.run_error(e))?;
         let output_too = output.try_clone().map_err(|e| self.run_error(e))?;
         let mut command = Command::new(&self.program);
         command
@@ -111,8 +112,25 @@ impl Control {
         Process::spawn(&mut command).map_err(|e| self.run_error(e))
     }
 
-    fn output(&self) -> PathBuf {
+    pub(super) fn output(&self) -> PathBuf {
         self.log.join("output.log")
+    }
+
+    /// Creates the empty file of the daemon's output, to which the daemon can only append.
+    fn create_output(&self) -> io::Result<File> {
+        let output = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.output())?;
+        output.set_len(0)?;
+        Ok(output)
+    }
+
+    /// Shortens the daemon's output if it is long: the daemon writes several lines for each command, and each client.
+    pub(super) fn shorten_output(&self) {
+        if let Err(error) = shorten_log(&self.output()) {
+            tracing::debug!(%error, "the output of the MPS daemon is not shortened");
+        }
     }
 
     /// Returns the last line that the daemon printed.

@@ -170,6 +170,7 @@ impl Supervisor {
                 }
                 () = sleep(self.times.check) => {}
             }
+            self.control.shorten_output();
             match self.control.servers().await {
                 Err(e) => {
                     missed += 1;

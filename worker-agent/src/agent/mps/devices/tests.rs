@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_worker_agent::handoff::ProcessIdentity;
+use packhorse_worker_agent::handoff::{LOG_LIMIT, ProcessIdentity};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 
@@ -226,6 +226,22 @@ async fn a_server_that_stays_failed_gets_a_new_daemon() {
     timeout(LIMIT, changed).await.unwrap();
     fs::remove_file(node.file("servers")).unwrap();
     assert_eq!(node.event().await, recovered());
+    node.end().await;
+}
+
+#[tokio::test]
+async fn the_output_of_a_daemon_is_kept_short() {
+    let node = Node::serving().await;
+    let output = node.control().output();
+    let line = "[Control  1478] Cmd:get_server_list\n";
+    fs::write(&output, line.repeat(1 + LOG_LIMIT as usize / line.len())).unwrap();
+    let short = async {
+        while fs::metadata(&output).unwrap().len() > LOG_LIMIT / 2 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LIMIT, short).await.unwrap();
+    assert!(fs::read_to_string(&output).unwrap().ends_with(line));
     node.end().await;
 }
 
