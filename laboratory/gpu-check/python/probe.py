@@ -3,7 +3,8 @@
     python probe.py facts                    versions, and the number of usable GPUs
     python probe.py copies cuda BYTES        the speed of copies from pinned memory to the device, in bytes/s
     python probe.py multiprocessors          the number of multiprocessors of a process with this environment
-    python probe.py fault                    causes a fault on the GPU
+    python probe.py fault assert             causes a fault on the GPU: a kernel fails an assertion, or writes to an
+    python probe.py fault address            address that is not the process's
 """
 
 import ctypes
@@ -69,8 +70,24 @@ def multiprocessors() -> dict:
     return {"multiprocessors": count.value}
 
 
-def fault() -> dict:
-    """Causes a fault like that of a faulty model; `fault` is the error that the process received."""
+# A kernel that writes to the address 16.
+WRITE_TO_NO_ADDRESS = b"""
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry write_to_no_address()
+{
+    .reg .b32 value;
+    .reg .b64 address;
+    mov.u32 value, 1;
+    mov.u64 address, 16;
+    st.global.u32 [address], value;
+    ret;
+}
+"""
+
+
+def fail_assertion() -> str | None:
     x = torch.zeros(8, device="cuda")
     torch.cuda.synchronize()
     try:
@@ -78,8 +95,28 @@ def fault() -> dict:
         x[torch.full((1,), 1 << 40, device="cuda")] = 1.0
         torch.cuda.synchronize()
     except RuntimeError as e:
-        return {"fault": str(e).splitlines()[0]}
-    return {"fault": None}
+        return str(e).splitlines()[0]
+    return None
+
+
+def write_to_no_address() -> str | None:
+    torch.zeros(1, device="cuda").item()
+    cuda = ctypes.CDLL("libcuda.so.1")
+    module, kernel, nothing = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    for error in (
+        cuda.cuModuleLoadData(ctypes.byref(module), WRITE_TO_NO_ADDRESS),
+        cuda.cuModuleGetFunction(ctypes.byref(kernel), module, b"write_to_no_address"),
+        cuda.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, nothing, nothing, nothing),
+    ):
+        if error:
+            raise RuntimeError(f"the kernel cannot be started: error {error} of CUDA's driver")
+    error = cuda.cuCtxSynchronize()
+    return f"error {error} of CUDA's driver" if error else None
+
+
+def fault(kind: str) -> dict:
+    """Causes a fault like that of a faulty model; `fault` is the error that the process received."""
+    return {"fault": {"assert": fail_assertion, "address": write_to_no_address}[kind]()}
 
 
 def main() -> None:
@@ -88,7 +125,7 @@ def main() -> None:
         "facts": facts,
         "copies": lambda: copies(arguments[0], int(arguments[1])),
         "multiprocessors": multiprocessors,
-        "fault": fault,
+        "fault": lambda: fault(arguments[0]),
     }
     sys.stdout.write(json.dumps(probes[probe]()) + "\n")
     sys.stdout.flush()

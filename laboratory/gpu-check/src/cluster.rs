@@ -11,10 +11,11 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use bytes::Bytes;
 use packhorse_api::{
-    DeviceView, ModelRegistration, ModelState, ModelView, PlanPreviewRequest, PolicyChange,
+    DeviceView, ModelRegistration, ModelState, ModelView, PlanPreviewRequest, PlanView,
+    PolicyChange,
 };
 use packhorse_client::{AdminClient, ArtifactFile, Authorities, BaseUrl, InferenceClient};
-use packhorse_cluster::{ProfileTable, RequestsPerSecond, Shape, TensorSpec};
+use packhorse_cluster::{ProfileSource, ProfileTable, RequestsPerSecond, Shape, TensorSpec};
 use packhorse_protocol::{ByteRope, Form, RequestMessage, Tensor};
 use serde::Deserialize;
 use tokio::runtime::Runtime;
@@ -138,7 +139,7 @@ impl Cluster {
     }
 
     /// Waits until `ready` has a value. An error if one of the programs ends.
-    fn wait_while_running<T>(
+    pub(crate) fn wait_while_running<T>(
         &mut self,
         what: &str,
         limit: Duration,
@@ -257,13 +258,39 @@ impl Cluster {
                     }
                     cluster.check_same_plan(policy)?;
                 }
-                let models = cluster.block_on(cluster.admin.models())?;
-                let replicas = || models.iter().flat_map(|model| &model.replicas);
-                let serves = replicas().count() == plan.replicas.len()
-                    && replicas().all(|replica| replica.serving);
-                Ok(serves.then_some(()))
+                Ok(cluster.serves(&plan)?.then_some(()))
             },
         )
+    }
+
+    /// Waits until models are measured and all replicas of the plan serve, and no others.
+    pub(crate) fn wait_until_measured(
+        &mut self,
+        models: &[&Model],
+        limit: Duration,
+    ) -> anyhow::Result<()> {
+        self.wait_while_running("all models to be measured and to serve", limit, |cluster| {
+            let profiles = cluster.profiles()?;
+            let is_measured = |model: &&Model| {
+                let mut profiles = profiles.iter();
+                profiles.any(|(id, _, profile)| {
+                    id.name.as_str() == model.name && profile.source() == ProfileSource::Measured
+                })
+            };
+            let Some(plan) = cluster.block_on(cluster.admin.plan())? else {
+                return Ok(None);
+            };
+            let is_done = models.iter().all(is_measured) && cluster.serves(&plan)?;
+            Ok(is_done.then_some(()))
+        })
+    }
+
+    /// Returns true if all replicas of a plan serve, and no others.
+    fn serves(&self, plan: &PlanView) -> anyhow::Result<bool> {
+        let models = self.block_on(self.admin.models())?;
+        let replicas = || models.iter().flat_map(|model| &model.replicas);
+        let is_complete = replicas().count() == plan.replicas.len();
+        Ok(is_complete && replicas().all(|replica| replica.serving))
     }
 
     /// Fails unless a policy would place the present replicas. In this case the plan keeps the name of the policy that made it.

@@ -107,5 +107,5 @@ fn finish(bench: RunningProgram) -> anyhow::Result<Measurement> {
 
 /// Returns the measured time in seconds.
 fn seconds(host: &Host) -> u64 {
-    if host.quick { 1 } else { 5 }
+    if host.quick { 1 } else { 3 }
 }

@@ -1,7 +1,7 @@
 //! The recovery after a killed worker, and after a fault on a GPU.
 //!
-//! A killed worker affects no other. A fault under MPS affects every client of the GPU's server: all replicas of that GPU are restarted,
-//! and those of other GPUs continue to serve.
+//! A killed worker affects no other. A fault under MPS may affect every client of the GPU's server: all replicas of that GPU are then
+//! restarted. Newer drivers reset only the client that caused it. Replicas of other GPUs continue to serve.
 
 use std::{
     fs,
@@ -14,6 +14,7 @@ use nix::{
     unistd::Pid,
 };
 use packhorse_api::{ModelView, ReplicaView};
+use packhorse_cluster::DeviceId;
 use serde::Deserialize;
 
 use crate::{
@@ -38,6 +39,11 @@ const CLIENT_VARIABLES: [&str; 3] = [
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_LOG_DIRECTORY",
     "CUDA_VISIBLE_DEVICES",
+];
+/// The faults that `probe.py fault` causes: its name, and a description.
+const FAULTS: [(&str, &str); 2] = [
+    ("assert", "a client of MPS fails an assertion"),
+    ("address", "a client of MPS writes to a wrong address"),
 ];
 const DEMAND: Demand = Demand {
     rate_rps: 1.0,
@@ -71,8 +77,30 @@ impl Part for Faults {
             cluster.register_model(model, DEMAND)?;
             cluster.wait_for_model(model, "ready", READY_LIMIT, |view| serving(view).is_some())?;
         }
+        // A new measurement may change the plan, and so replace a worker.
+        cluster.wait_until_measured(&[&victim, &other], READY_LIMIT)?;
         check_killed_worker(&mut cluster, &victim, &other, section)?;
-        check_gpu_fault(host, &mut cluster, &victim, &other, section)
+        if let Some(reason) = reason_against_mps(&cluster, &victim)? {
+            section.unavailable("a fault on the GPU", reason);
+            return Ok(());
+        }
+        for (fault, description) in FAULTS {
+            check_gpu_fault(
+                host,
+                &mut cluster,
+                [&victim, &other],
+                fault,
+                description,
+                section,
+            )?;
+        }
+        if !apart {
+            section.unavailable(
+                "a fault on the GPU: replicas of another GPU",
+                "the host has only one GPU",
+            );
+        }
+        Ok(())
     }
 }
 
@@ -141,72 +169,84 @@ fn describe_outcome(answered: &anyhow::Result<()>, same_process: bool) -> String
     }
 }
 
+/// Returns the reason why the GPU of a model is not shared through MPS; `None` if it is.
+fn reason_against_mps(cluster: &Cluster, model: &Model) -> anyhow::Result<Option<String>> {
+    let device = device_of(cluster, model)?;
+    let devices = cluster.devices()?;
+    let found = devices
+        .iter()
+        .find(|found| Some(&found.id) == device.as_ref());
+    Ok(match found.and_then(|device| device.gpu.as_ref()) {
+        None => Some(NO_GPU.to_owned()),
+        Some(gpu) if !gpu.mps => {
+            let reason = gpu.mps_reason.clone();
+            Some(reason.unwrap_or_else(|| "no MPS".to_owned()))
+        }
+        Some(_) => None,
+    })
+}
+
+fn device_of(cluster: &Cluster, model: &Model) -> anyhow::Result<Option<DeviceId>> {
+    let view = cluster.model_view(model)?;
+    Ok(serving(&view).map(|replica| replica.device.clone()))
+}
+
+/// Causes a fault in another client of the first model's MPS server, and measures when each model answers again.
 fn check_gpu_fault(
     host: &Host,
     cluster: &mut Cluster,
-    victim: &Model,
-    other: &Model,
+    models: [&Model; 2],
+    fault: &str,
+    description: &str,
     section: &mut Section,
 ) -> anyhow::Result<()> {
-    const WHAT: &str = "a fault on the GPU";
-    let (victim_pid, other_pid) = (worker_pid(cluster, victim)?, worker_pid(cluster, other)?);
-    let device = |view: &ModelView| serving(view).map(|replica| replica.device.clone());
-    let victim_device = device(&cluster.model_view(victim)?);
-    let on_other_device = device(&cluster.model_view(other)?) != victim_device;
-    let devices = cluster.devices()?;
-    let gpu = devices
-        .iter()
-        .find(|device| Some(&device.id) == victim_device.as_ref());
-    match gpu.and_then(|device| device.gpu.as_ref()) {
-        None => {
-            section.unavailable(WHAT, NO_GPU);
-            return Ok(());
-        }
-        Some(gpu) if !gpu.mps => {
-            let reason = gpu.mps_reason.clone();
-            section.unavailable(WHAT, reason.unwrap_or_else(|| "no MPS".to_owned()));
-            return Ok(());
-        }
-        Some(_) => {}
-    }
-    let fault: Fault = host.run_probe(&["fault"], &mps_environment(victim_pid)?)?;
+    let [victim, other] = models;
+    let is_apart = device_of(cluster, victim)? != device_of(cluster, other)?;
+    let before = [worker_pid(cluster, victim)?, worker_pid(cluster, other)?];
+    let environment = mps_environment(before[0])?;
+    let fault: Fault = host.run_probe(&["fault", fault], &environment)?;
     let Some(message) = fault.fault else {
         bail!("the injected fault had no effect");
     };
-    section.fact("a client of the GPU's MPS server faults", message);
-    let lost = now();
-    // A neighbour on the same GPU answers only after its restart.
-    let answered = on_other_device.then(|| send_request(cluster, other));
-    let seconds = wait_for_recovery(cluster, victim, victim_pid, lost)?;
-    let target = Some(Target::AtMost(RECOVERY_TARGET_S));
-    section.number(
-        format!("{WHAT}: its replicas answer again after"),
-        seconds,
-        "s",
-        target,
-    );
-    if let Some(answered) = answered {
-        let same_process = worker_pid(cluster, other)? == other_pid;
-        section.condition(
-            format!("{WHAT}: replicas of another GPU"),
-            "answer from the same process",
-            answered.is_ok() && same_process,
-            describe_outcome(&answered, same_process),
-        );
-    } else {
-        let seconds = wait_for_recovery(cluster, other, other_pid, lost)?;
-        section.number(
-            format!("{WHAT}: its neighbour answers again after"),
-            seconds,
-            "s",
-            target,
-        );
-        section.unavailable(
-            format!("{WHAT}: replicas of another GPU"),
-            "the host has only one GPU",
-        );
+    section.fact(description, message);
+    let faulted = now();
+    for (model, before) in models.into_iter().zip(before) {
+        let seconds = wait_for_answer(cluster, model, faulted)?;
+        let is_same = worker_pid(cluster, model)? == before;
+        let process = if is_same {
+            "the same process"
+        } else {
+            "a new process"
+        };
+        if is_apart && model.name == other.name {
+            section.condition(
+                format!("{description}: {}, on another GPU, answers", model.name),
+                "from the same process",
+                is_same,
+                format!("from {process}"),
+            );
+        } else {
+            section.number(
+                format!(
+                    "{description}: {} answers, from {process}, after",
+                    model.name
+                ),
+                seconds,
+                "s",
+                Some(Target::AtMost(RECOVERY_TARGET_S)),
+            );
+        }
     }
     Ok(())
+}
+
+/// Sends requests until one is answered, and returns the seconds since `lost`.
+fn wait_for_answer(cluster: &mut Cluster, model: &Model, lost: Instant) -> anyhow::Result<f64> {
+    let what = format!("{} to answer", model.name);
+    cluster.wait_while_running(&what, RECOVERY_LIMIT, |cluster| {
+        Ok(send_request(cluster, model).is_ok().then_some(()))
+    })?;
+    Ok((now() - lost).as_secs_f64())
 }
 
 /// Returns the environment of a client of the same MPS server as a process.

@@ -158,10 +158,11 @@ fn register_models(
     };
     for model in models {
         cluster.register_model(model, demand)?;
-        cluster.wait_for_model(model, "measured and started", PROFILED_LIMIT, |view| {
-            use ModelState::{Failed, Ready, Unplaced};
-            matches!(view.state, Ready | Unplaced | Failed)
+        cluster.wait_for_model(model, "known", PROFILED_LIMIT, |view| {
+            matches!(view.state, ModelState::Ready | ModelState::Unplaced)
         })?;
+        // Until then its profile is estimated.
+        cluster.wait_until_measured(&[model], PROFILED_LIMIT)?;
     }
     Ok(())
 }

@@ -125,9 +125,8 @@ fn measure_pairs(
     pairs.args(["--device", &device]);
     pairs.args(["--batch-sizes", if host.quick { "4" } else { "8" }]);
     pairs.args(["--shares", if host.quick { "50/50" } else { SHARES }]);
-    if host.quick {
-        pairs.args(["--runs", "1", "--seconds", "0.5"]);
-    }
+    let (runs, seconds) = if host.quick { ("1", "0.5") } else { ("3", "1") };
+    pairs.args(["--runs", runs, "--seconds", seconds]);
     pairs.envs(environment.iter().cloned());
     let printed = RunningProgram::start("pairs", &mut pairs, &folder)?.finish(LIMIT)?;
     let measured: Vec<[Member; 2]> =
