@@ -30,12 +30,13 @@ const PACKAGES: [&str; 4] = [
     "packhorse-worker-agent",
 ];
 /// The files beside them: path in the repository, and in the folder.
-const BESIDE: [(&str, &str); 4] = [
+const BESIDE: [(&str, &str); 3] = [
     ("laboratory/gpu-check/launcher.sh", "gpu-check"),
-    (".venv/highs/libhighs.so.1", "lib/libhighs.so.1"),
     ("docs/gpu-check.md", "README.md"),
     ("LICENSE", "LICENSE"),
 ];
+/// The solver of gateway and command line, likewise. Programs that were built elsewhere (`--programs`) may not need it.
+const SOLVER: (&str, &str) = (".venv/highs/libhighs.so.1", "lib/libhighs.so.1");
 const ARCHIVE_LIMIT: u64 = 60_000_000;
 
 /// The flags of gpu-check.
@@ -110,7 +111,8 @@ fn stage(programs: &Path, folder: &Path) -> anyhow::Result<()> {
     for program in PROGRAMS {
         copy(programs.join(program), bin.join(program))?;
     }
-    for (from, to) in BESIDE {
+    let solver = root().join(SOLVER.0).exists().then_some(SOLVER);
+    for (from, to) in BESIDE.into_iter().chain(solver) {
         copy(root().join(from), folder.join(to))?;
     }
     Ok(())

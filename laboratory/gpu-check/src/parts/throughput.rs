@@ -60,10 +60,10 @@ impl Part for Throughput {
 /// to twice as fast in one process as in the next on some virtual machines.
 fn measure(host: &Host, model: &Model, batch_size: u32) -> anyhow::Result<[f64; 2]> {
     let streams = host.pipeline().streams;
-    let modes = [Mode::Pipeline { streams }, Mode::Tight];
+    let worker_and_loop = [Mode::Pipeline { streams }, Mode::Tight];
     let mut measured = [Vec::new(), Vec::new()];
     for _ in 0..if host.quick { 1 } else { ROUNDS } {
-        for (values, mode) in measured.iter_mut().zip(modes) {
+        for (values, mode) in measured.iter_mut().zip(worker_and_loop) {
             let bench = Bench {
                 model,
                 batch_size,
