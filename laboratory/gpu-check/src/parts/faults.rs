@@ -243,9 +243,16 @@ fn check_gpu_fault(
 /// Sends requests until one is answered, and returns the seconds since `lost`.
 fn wait_for_answer(cluster: &mut Cluster, model: &Model, lost: Instant) -> anyhow::Result<f64> {
     let what = format!("{} to answer", model.name);
-    cluster.wait_while_running(&what, RECOVERY_LIMIT, |cluster| {
-        Ok(send_request(cluster, model).is_ok().then_some(()))
-    })?;
+    let mut refusal = String::new();
+    let answered = cluster.wait_while_running(&what, RECOVERY_LIMIT, |cluster| {
+        let outcome = send_request(cluster, model);
+        refusal = outcome
+            .as_ref()
+            .err()
+            .map_or_else(String::new, |e| format!("{e:#}"));
+        Ok(outcome.ok())
+    });
+    answered.with_context(|| format!("the last request failed: {refusal}"))?;
     Ok((now() - lost).as_secs_f64())
 }
 

@@ -234,7 +234,10 @@ async fn the_output_of_a_daemon_is_kept_short() {
     let node = Node::serving().await;
     let output = node.control().output();
     let line = "[Control  1478] Cmd:get_server_list\n";
-    fs::write(&output, line.repeat(1 + LOG_LIMIT as usize / line.len())).unwrap();
+    // Replaced atomically, because the supervisor reads it at any time.
+    let long = node.root.path().join("long");
+    fs::write(&long, line.repeat(1 + LOG_LIMIT as usize / line.len())).unwrap();
+    fs::rename(&long, &output).unwrap();
     let short = async {
         while fs::metadata(&output).unwrap().len() > LOG_LIMIT / 2 {
             sleep(Duration::from_millis(5)).await;
