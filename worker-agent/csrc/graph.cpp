@@ -8,13 +8,36 @@
 #ifdef PACKHORSE_CUDA_HEADERS
 
 #include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/from_blob.h>
 
 struct packhorse_graph {
   at::cuda::CUDAGraph graph;
-  // The memory that the recorded kernels read and write.
+  // The memory that the recorded kernels read.
   std::vector<at::Tensor> inputs;
+  // The memory that the recorded kernels write, which belongs to the graph's pool.
   std::vector<at::Tensor> outputs;
 };
+
+namespace {
+
+// Returns contiguous memory for a graph's input: the beginning of the other graph's, if there is one and it is large enough.
+at::Tensor input_memory(const at::Tensor &input, const at::Tensor *other) {
+  if (other == nullptr || other->dtype() != input.dtype() || other->numel() < input.numel()) {
+    return at::empty_like(input, at::MemoryFormat::Contiguous);
+  }
+  return other->flatten().narrow(0, 0, input.numel()).view(input.sizes());
+}
+
+// Returns the tensor without ownership of its memory.
+at::Tensor without_ownership(const at::Tensor &tensor) {
+  return at::for_blob(tensor.mutable_data_ptr(), tensor.sizes())
+      .strides(tensor.strides())
+      .options(tensor.options())
+      .target_device(tensor.device())
+      .make_tensor();
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -24,14 +47,15 @@ int packhorse_graph_record(packhorse_module *module, const packhorse_stream *str
     if (!stream->cuda) {
       throw std::runtime_error("only CUDA devices can record graphs");
     }
+    if (module->has_state) {
+      throw std::runtime_error("the program has state, which a graph would not change");
+    }
     const CurrentStream current(*stream);
     auto made = std::make_unique<packhorse_graph>();
     for (size_t i = 0; i < input_count; ++i) {
-      made->inputs.push_back(unwrap(inputs[i])->clone());
-    }
-    // The compilation and set-up in the first runs of a shape cannot be recorded.
-    for (int run = 0; run < 2; ++run) {
-      run_program(*module, made->inputs);
+      const auto *other = pool_owner != nullptr ? &pool_owner->inputs.at(i) : nullptr;
+      made->inputs.push_back(input_memory(*unwrap(inputs[i]), other));
+      made->inputs.back().copy_(*unwrap(inputs[i]));
     }
     std::optional<std::vector<at::Tensor>> outputs;
     // The work of other threads at the same time is neither recorded nor refused.
@@ -55,8 +79,9 @@ int packhorse_graph_record(packhorse_module *module, const packhorse_stream *str
       if (output.layout() != c10::kStrided || !output.is_cuda()) {
         throw std::runtime_error("an output of the program is not in the device's memory");
       }
+      // A replay's outputs are copied before the next replay, so that the graphs of a pool can have theirs in the same memory.
+      made->outputs.push_back(without_ownership(output));
     }
-    made->outputs = std::move(*outputs);
     *graph = made.release();
     return PACKHORSE_OK;
   });

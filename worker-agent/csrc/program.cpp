@@ -133,13 +133,13 @@ void optimize_frozen(std::shared_ptr<torch::jit::Graph> graph) {
   torch::jit::EliminateDeadCode(graph);
 }
 
-// Returns true if it is certain that a run of a frozen program writes to none of its inputs, and keeps none: where it uses its module, it has
-// state that could not be frozen.
+// Returns true unless it is certain that a run leaves nothing behind: where a frozen program uses its module, it has state that could not be
+// frozen.
+bool has_state(const std::shared_ptr<torch::jit::Graph> &graph) { return graph->inputs().front()->hasUses(); }
+
+// Returns true if it is certain that a run of a program without state writes to none of its inputs.
 bool only_reads_inputs(const std::shared_ptr<torch::jit::Graph> &graph) {
   const auto values = graph->inputs();
-  if (values.front()->hasUses()) {
-    return false;
-  }
   const torch::jit::AliasDb aliases(graph);
   return std::none_of(values.begin() + 1, values.end(), [&](const torch::jit::Value *input) { return aliases.hasWriters(input); });
 }
@@ -221,7 +221,8 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
       loaded = torch::jit::freeze(loaded);
     }
     // Before it is rewritten to operators of which the analysis knows less.
-    const bool only_reads = only_reads_inputs(loaded.get_method("forward").graph());
+    const bool stateful = has_state(loaded.get_method("forward").graph());
+    const bool only_reads = !stateful && only_reads_inputs(loaded.get_method("forward").graph());
     if (optimization >= PACKHORSE_OPTIMIZED) {
       optimize_frozen(loaded.get_method("forward").graph());
     }
@@ -229,7 +230,7 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
     const bool takes_tensors = std::all_of(arguments.begin() + 1, arguments.end(), [](const c10::Argument &argument) {
       return !argument.default_value() && c10::TensorType::get()->isSubtypeOf(*argument.type());
     });
-    *module = new packhorse_module{loaded.get_method("forward"), nullptr, only_reads, takes_tensors};
+    *module = new packhorse_module{loaded.get_method("forward"), nullptr, stateful, only_reads, takes_tensors};
     if (cuda_device >= 0) {
       // The parameters were copied in the default stream, for which the worker's streams do not wait.
       at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));

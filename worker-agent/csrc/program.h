@@ -18,6 +18,8 @@ struct packhorse_module {
   std::optional<torch::jit::Method> forward;
   // If not null, the program was compiled ahead of time.
   std::unique_ptr<Package> package;
+  // True if a run may leave something behind that the next one reads.
+  bool has_state = false;
   // True if no run writes to an input, or keeps one.
   bool only_reads_inputs = false;
   // True if tensors are arguments of the right type, as many of them as the program declares, so that no call need check them.

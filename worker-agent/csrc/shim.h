@@ -108,8 +108,8 @@ void packhorse_backbone_free(packhorse_backbone *backbone);
 // Recorded runs (graph.cpp).
 
 // Records the work of one run of a program in a stream, which can be replayed for inputs of the same shapes without launching each
-// kernel. The program must have run with such inputs before, and nothing else may run meanwhile. If `pool_owner` is not null, the graph
-// computes in that graph's memory, and the two must never be replayed at the same time.
+// kernel. The program must have run with such inputs before, and nothing else may run meanwhile. A program with state is refused. If
+// `pool_owner` is not null, the graph computes in that graph's memory, and the two must never be replayed at the same time.
 int packhorse_graph_record(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,
                            size_t input_count, packhorse_graph *pool_owner, packhorse_graph **graph, char **message);
 

@@ -222,8 +222,10 @@ impl Host {
 
     /// Returns the pipeline settings that an agent gives its workers.
     pub(crate) fn pipeline(&self) -> PipelineSettings {
+        let is_gpu = self.backend == Backend::Nvidia;
         PipelineSettings {
-            streams: self.backend == Backend::Nvidia,
+            streams: is_gpu,
+            graphs: is_gpu,
             ..PipelineSettings::default()
         }
     }

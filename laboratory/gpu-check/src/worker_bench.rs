@@ -29,18 +29,20 @@ pub(crate) struct Bench<'a> {
 /// The mode in which batches are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Only the model, on one batch that stays on the device.
-    Tight,
     /// The worker's pipeline. With streams, one batch is copied while another is computed.
     Pipeline { streams: bool },
-    /// The pipeline with streams and CUDA graphs.
-    Graphs,
+    /// The pipeline with its default settings, each time after a loop that computes only the model, on one batch that stays on the device.
+    InTurn { turns: u32, graphs: bool },
+    /// The pipeline with its default settings, except CUDA graphs.
+    WithoutGraphs,
 }
 
 /// The part of the program's output that is read.
 #[derive(Deserialize)]
 pub(crate) struct Measurement {
     pub(crate) requests_per_s: f64,
+    /// The turns of [`Mode::InTurn`].
+    pub(crate) turns: Vec<Turn>,
     pub(crate) input_bytes: u64,
     /// The speed of copies to the device; null on a CPU, and in a tight loop.
     pub(crate) h2d_bytes_per_s: Option<f64>,
@@ -48,6 +50,13 @@ pub(crate) struct Measurement {
     pub(crate) graphs: Vec<u32>,
     /// The reason why there are no graphs.
     pub(crate) without_graphs: Option<String>,
+}
+
+/// A measurement of the loop, and one of the pipeline after it.
+#[derive(Deserialize)]
+pub(crate) struct Turn {
+    pub(crate) tight_requests_per_s: f64,
+    pub(crate) requests_per_s: f64,
 }
 
 impl Bench<'_> {
@@ -62,17 +71,21 @@ impl Bench<'_> {
             .arg("--signature")
             .arg(self.model.registration_file());
         worker.args(["--batch-size", &self.batch_size.to_string()]);
-        worker.args(["--seconds", &seconds(host).to_string(), "--wait"]);
+        let seconds = match self.mode {
+            Mode::InTurn { .. } => 1,
+            _ => seconds(host),
+        };
+        worker.args(["--seconds", &seconds.to_string(), "--wait"]);
         match host.backend {
             Backend::Nvidia => worker.args(["--cuda-device", "0"]),
             Backend::Cpu => worker.args(["--threads", &host.threads().to_string()]),
         };
         match self.mode {
-            Mode::Tight => worker.arg("--tight"),
-            Mode::Pipeline { streams } => {
-                worker.args(["--streams", if streams { "on" } else { "off" }])
+            Mode::Pipeline { streams } => worker.args(["--streams", switch(streams)]),
+            Mode::InTurn { turns, graphs } => {
+                worker.args(["--turns", &turns.to_string(), "--graphs", switch(graphs)])
             }
-            Mode::Graphs => worker.args(["--streams", "on", "--graphs"]),
+            Mode::WithoutGraphs => worker.args(["--graphs", "off"]),
         };
         worker.envs(host.worker_environment());
         worker.envs(self.environment.iter().cloned());
@@ -103,6 +116,10 @@ pub(crate) fn run_together(host: &Host, benches: &[Bench<'_>]) -> anyhow::Result
 fn finish(bench: RunningProgram) -> anyhow::Result<Measurement> {
     let printed = bench.finish(FINISH_LIMIT)?;
     serde_json::from_str(&printed).context("read what packhorse-worker bench printed")
+}
+
+fn switch(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
 }
 
 /// Returns the measured time in seconds.

@@ -40,9 +40,9 @@ pub(super) struct PipelineOptions {
         value_parser = value_parser!(u32).range(1..=i64::from(PipelineSettings::MAX_IN_FLIGHT)))]
     pub(super) in_flight: u32,
 
-    /// Record a GPU's work for the usual batch sizes once and replay it (CUDA graphs); models that cannot be recorded run without
-    #[arg(long, env = "PACKHORSE_CUDA_GRAPHS")]
-    pub(super) cuda_graphs: bool,
+    /// Record a GPU's work for each batch size once and replay it (CUDA graphs); models that cannot be recorded run without
+    #[arg(long, env = "PACKHORSE_CUDA_GRAPHS", value_enum, default_value_t = Switch::On)]
+    pub(super) cuda_graphs: Switch,
 }
 
 impl PipelineOptions {
@@ -56,7 +56,7 @@ impl PipelineOptions {
                 Streams::On => true,
                 Streams::Off => false,
             },
-            graphs: self.cuda_graphs && is_gpu,
+            graphs: self.cuda_graphs == Switch::On && is_gpu,
         }
     }
 }

@@ -77,7 +77,7 @@ pub struct PipelineSettings {
     /// If true, one batch is copied in or out while another is computed: three threads, and on a GPU three CUDA streams. If false, one
     /// thread runs the stages one after the other, on a GPU in one stream.
     pub streams: bool,
-    /// If true, a GPU's work for the usual batch sizes is recorded once and replayed (CUDA graphs).
+    /// If true, a GPU's work for each batch size is recorded once and replayed (CUDA graphs).
     pub graphs: bool,
 }
 

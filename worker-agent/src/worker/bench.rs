@@ -1,38 +1,27 @@
 //! `packhorse-worker bench`: measures the throughput of a worker that always has another batch, without a gateway and its network.
 
+mod measurement;
 mod process_usage;
 mod report;
 
 use std::{
     env, fs,
     io::{self, Write},
-    iter,
     os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::Command,
-    sync::{Arc, mpsc},
-    thread,
-    time::{Duration, Instant},
 };
 
 use clap::{Args, ValueEnum, value_parser};
 use packhorse_cluster::{ArtifactDigest, ByteCount, Program, TensorSpec};
-use packhorse_wire::{StageDurations, TensorHeader};
+use packhorse_wire::TensorHeader;
 use packhorse_worker_agent::handoff::{
     Execution, ExecutorChoice, PipelineSettings, worker_environment,
 };
 use serde::Deserialize;
 
-use crate::{
-    clock::now,
-    executor::{
-        self, ExecutionError, Executor, OutputTensor, Preparation, RepeatedStage, Started,
-        WarmUpSizes,
-        synthetic::{self, Fill},
-    },
-    pipeline::{BatchReply, Pipeline, ReceivedBatch},
-};
-use process_usage::ProcessUsage;
+use crate::executor::{self, synthetic};
+use measurement::{Bench, Measurement};
 use report::{Report, Stages, Summary};
 
 const EXAMPLES: &str = "\
@@ -41,13 +30,12 @@ Examples:
       The pipeline under full load on the first GPU.
   packhorse-worker bench --model resnet50.pt --signature model.json --batch-size 16 --cuda-device 0 --tight
       libtorch alone with the same batch: the upper bound.
+  packhorse-worker bench --model resnet50.pt --signature model.json --batch-size 16 --cuda-device 0 --turns 5 --seconds 1
+      Both in turn, in one process: `turns` compares them, however fast this process happens to launch kernels.
   packhorse-worker bench --model resnet50.pt --signature model.json --streams off --in-flight 1
       One batch at a time, on the CPU.
   packhorse-worker bench --model resnet50.pt --signature model.json --tight --defaults
       libtorch alone, on the CPU, without what a worker does to be fast.";
-
-/// The time for which copies alone are measured with `--tight`.
-const TIGHT_COPIES: Duration = Duration::from_secs(1);
 
 /// The exit code of a failed measurement.
 const FAILED: u8 = 1;
@@ -69,7 +57,7 @@ pub(crate) struct BenchOptions {
     signature: PathBuf,
 
     /// File with another program that shares its backbone with the first; its batches are sent in turn (may be repeated)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tight", "defaults", "graphs"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tight", "defaults", "turns"])]
     also: Vec<PathBuf>,
 
     /// Number of rows in a batch that is sent [default: those of --batch-size]
@@ -101,13 +89,17 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_enum)]
     streams: Option<Switch>,
 
-    /// Record the GPU's work once and replay it (CUDA graphs)
-    #[arg(long)]
-    graphs: bool,
+    /// Recording of the GPU's work, which is then replayed (CUDA graphs) [default: on for a GPU]
+    #[arg(long, value_enum, conflicts_with = "defaults")]
+    graphs: Option<Switch>,
 
     /// Only compute, repeatedly, one batch that stays on the device
     #[arg(long)]
     tight: bool,
+
+    /// Number of turns in which first the loop of --tight is measured and then the pipeline, in the same process
+    #[arg(long, value_name = "TURNS", conflicts_with = "tight", value_parser = value_parser!(u32).range(1..=1000))]
+    turns: Option<u32>,
 
     /// Run TorchScript as it is, in the environment of this command: neither optimised, nor with memory that is kept between batches
     #[arg(long)]
@@ -175,26 +167,27 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
     let program = &execution.program;
     let rows = options.rows.unwrap_or(options.batch_size);
     let inputs = synthetic::input_headers(program, rows).map_err(|e| e.to_string())?;
-    let measurement = if options.tight {
-        measure_tight(options, &execution)?
-    } else {
-        measure_pipeline(options, &execution, &inputs)?
+    let bench = Bench::start(options, &execution)?;
+    let measured = match options.turns {
+        Some(turns) => bench.measure_in_turn(turns, &inputs),
+        None if options.tight => bench.measure_tight(),
+        None => bench.measure_pipeline(&inputs),
     };
     let Measurement {
-        executor,
-        start_took,
         took,
         batches,
         stages,
         periods,
         copies,
         copying,
+        turns,
         usage,
-    } = measurement;
+    } = measured?;
+    let executor = &bench.executor;
     let seconds = took.as_secs_f64();
     let input_bytes: u64 = inputs.iter().map(TensorHeader::byte_len).sum();
     let copied = input_bytes as f64 * copies as f64;
-    let graphs = executor.graphs();
+    let graphs = executor.recorded_sizes();
     Ok(Report {
         mode: if options.tight { "tight" } else { "pipeline" },
         cuda_device: options.cuda_device,
@@ -203,9 +196,10 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
         streams: execution.pipeline.streams,
         without_graphs: graphs.clone().err(),
         graphs: graphs.unwrap_or_default(),
-        start_s: start_took.as_secs_f64(),
+        start_s: bench.start_took.as_secs_f64(),
         batches,
         seconds,
+        turns,
         batches_per_s: batches as f64 / seconds,
         requests_per_s: batches as f64 * f64::from(rows) / seconds,
         input_bytes,
@@ -245,285 +239,10 @@ fn execution(options: &BenchOptions) -> Result<Execution, String> {
         pipeline: PipelineSettings {
             in_flight: options.in_flight,
             streams: streams.unwrap_or(options.cuda_device.is_some()),
-            graphs: options.graphs,
+            graphs: match options.graphs {
+                Some(graphs) => graphs == Switch::On,
+                None => options.cuda_device.is_some() && !options.defaults,
+            },
         },
     })
-}
-
-struct Measurement {
-    executor: Arc<dyn Executor>,
-    /// The duration of the start.
-    start_took: Duration,
-    took: Duration,
-    batches: u64,
-    /// The stages of every batch.
-    stages: Vec<StageDurations>,
-    /// The time of every batch from the end of the one before it.
-    periods: Vec<Duration>,
-    /// The number of copies of the inputs to the device.
-    copies: u64,
-    /// The total duration of these copies.
-    copying: Duration,
-    usage: ProcessUsage,
-}
-
-/// A warm executor.
-#[derive(Clone)]
-struct Ready {
-    executor: Arc<dyn Executor>,
-    /// The executors of the other programs.
-    also: Vec<Arc<dyn Executor>>,
-    /// The content of synthetic inputs that the program accepts.
-    fill: Fill,
-    /// The duration of the start.
-    took: Duration,
-}
-
-/// Starts the executor for batches of the requested size.
-fn start(options: &BenchOptions, execution: &Execution) -> Result<Ready, String> {
-    let began = now();
-    let preparation = if options.defaults {
-        Preparation::AsIs
-    } else {
-        Preparation::Optimized
-    };
-    let also = options
-        .also
-        .iter()
-        .map(|artifact| with_artifact(execution, artifact));
-    let also: Vec<Execution> = also.collect();
-    let started = if also.is_empty() {
-        executor::start(
-            execution,
-            options.batch_size,
-            WarmUpSizes::PowersOfTwo,
-            preparation,
-        )
-        .map(|started| vec![started])
-    } else {
-        let all: Vec<&Execution> = iter::once(execution).chain(&also).collect();
-        executor::start_together(&all, options.batch_size)
-    };
-    let mut started = started.map_err(|e| e.to_string())?.into_iter();
-    let Started {
-        executor,
-        batch_size,
-        fill,
-    } = started.next().expect("the first program has started");
-    let took = now() - began;
-    if batch_size < options.batch_size {
-        return Err(format!(
-            "--batch-size: {} does not fit into memory; {batch_size} does",
-            options.batch_size
-        ));
-    }
-    if options.wait {
-        wait_for_stdin().map_err(|e| format!("--wait: {e}"))?;
-    }
-    Ok(Ready {
-        executor,
-        also: started.map(|started| started.executor).collect(),
-        fill,
-        took,
-    })
-}
-
-/// Returns the execution of a program with the same signature in another file.
-fn with_artifact(execution: &Execution, artifact: &Path) -> Execution {
-    let mut other = execution.clone();
-    if let ExecutorChoice::Torch {
-        artifact: of_other, ..
-    } = &mut other.executor
-    {
-        artifact.clone_into(of_other);
-    }
-    other
-}
-
-/// Waits for the end of standard input.
-fn wait_for_stdin() -> io::Result<()> {
-    writeln!(io::stderr(), "warm")?;
-    io::copy(&mut io::stdin().lock(), &mut io::sink()).map(drop)
-}
-
-/// Measures libtorch alone, with one batch that stays on the device.
-fn measure_tight(options: &BenchOptions, execution: &Execution) -> Result<Measurement, String> {
-    let Ready {
-        executor,
-        fill,
-        took: start_took,
-        ..
-    } = start(options, execution)?;
-    let (program, rows) = (&execution.program, options.batch_size);
-    let text = |e: ExecutionError| e.to_string();
-    let batch = synthetic::prepare_batch(&*executor, program, rows, fill).map_err(text)?;
-    let loaded = batch.copy_in().map_err(text)?;
-    let measure = |stage, limit: Duration| {
-        let started = now();
-        let mut asked = vec![started];
-        let times = loaded.repeat(stage, &mut || {
-            asked.push(now());
-            asked.last().is_some_and(|now| *now < started + limit)
-        })?;
-        // It is asked before the first repetition and after each.
-        let periods = asked.windows(2).skip(1).map(|pair| pair[1] - pair[0]);
-        Ok((times, now() - started, periods.collect::<Vec<_>>()))
-    };
-    let (copies, copying, _) = measure(RepeatedStage::CopyIn, TIGHT_COPIES).map_err(text)?;
-    let seconds = Duration::from_secs(options.seconds);
-    let before = ProcessUsage::so_far()?;
-    let (batches, took, periods) = measure(RepeatedStage::Compute, seconds).map_err(text)?;
-    Ok(Measurement {
-        usage: before.until_now()?,
-        executor,
-        start_took,
-        took,
-        batches,
-        stages: Vec::new(),
-        periods,
-        copies,
-        copying,
-    })
-}
-
-/// Measures the pipeline, which gets another batch as soon as there is memory for it.
-fn measure_pipeline(
-    options: &BenchOptions,
-    execution: &Execution,
-    inputs: &[TensorHeader],
-) -> Result<Measurement, String> {
-    let pipeline = Pipeline::new(execution.pipeline);
-    let (ready, started) = mpsc::channel();
-    let (outcome_sender, outcomes) = mpsc::channel();
-    thread::scope(|scope| {
-        let compute = scope.spawn(|| {
-            let started = start(options, execution);
-            let _ = ready.send(started.clone());
-            let Ok(ready) = started else {
-                return Ok(());
-            };
-            pipeline.run(&*ready.executor)
-        });
-        let Ready {
-            executor,
-            also,
-            fill,
-            took: start_took,
-        } = started.recv().expect("the thread sends the outcome")?;
-        let collector = scope.spawn(|| collect(outcomes));
-        let load = LoadGenerator {
-            pipeline: &pipeline,
-            executors: iter::once(&executor).chain(&also).collect(),
-            inputs,
-            program: &execution.program,
-            fill,
-            rows: options.rows.unwrap_or(options.batch_size),
-        };
-        let usage = ProcessUsage::so_far();
-        let began = now();
-        let end = began + Duration::from_secs(options.seconds);
-        let generated = load.run_until(end, &outcome_sender);
-        pipeline.close();
-        drop(outcome_sender);
-        let computed = compute
-            .join()
-            .expect("a stage that panics ends the process");
-        let collected = collector.join().expect("the collector does not panic");
-        computed.map_err(|e| e.to_string())?;
-        generated?;
-        let (stages, last) = collected?;
-        Ok(Measurement {
-            executor: Arc::clone(&executor),
-            start_took,
-            took: last.unwrap_or(began) - began,
-            batches: stages.len() as u64,
-            copies: stages.len() as u64,
-            copying: stages.iter().map(|stages| stages.copy_in).sum(),
-            stages,
-            periods: Vec::new(),
-            usage: usage.and_then(|before| before.until_now())?,
-        })
-    })
-}
-
-/// Produces batches, in place of the receiving threads.
-struct LoadGenerator<'a> {
-    pipeline: &'a Pipeline,
-    executors: Vec<&'a Arc<dyn Executor>>,
-    inputs: &'a [TensorHeader],
-    program: &'a Program,
-    fill: Fill,
-    rows: u32,
-}
-
-impl LoadGenerator<'_> {
-    fn run_until(&self, end: Instant, outcomes: &mpsc::Sender<Outcome>) -> Result<(), String> {
-        let text = |e: ExecutionError| e.to_string();
-        // The inputs are copied into every batch, like bytes from a socket.
-        let mut source = self.executors[0].prepare(self.inputs).map_err(text)?;
-        synthetic::fill_inputs(&mut *source, self.program, self.fill);
-        let bytes: Vec<Vec<u8>> = (0..self.inputs.len())
-            .map(|i| source.input_mut(i).to_vec())
-            .collect();
-        drop(source);
-        let program = Arc::new(self.program.clone());
-        let mut executors = self.executors.iter().cycle();
-        while now() < end {
-            let executor = executors.next().expect("there is one");
-            let mut batch = executor.prepare(self.inputs).map_err(text)?;
-            let started = now();
-            for (i, bytes) in bytes.iter().enumerate() {
-                batch.input_mut(i).copy_from_slice(bytes);
-            }
-            let received_at = now();
-            self.pipeline.push(ReceivedBatch {
-                batch,
-                rows: self.rows,
-                program: Arc::clone(&program),
-                receive: received_at - started,
-                received_at,
-                reply: Box::new(BenchReply(outcomes.clone())),
-            });
-        }
-        Ok(())
-    }
-}
-
-/// The stages of a batch and the time of its end, or the text of its failure.
-type Outcome = Result<(StageDurations, Instant), String>;
-
-/// The reply to a batch, in place of a connection.
-struct BenchReply(mpsc::Sender<Outcome>);
-
-impl BatchReply for BenchReply {
-    fn is_wanted(&self) -> bool {
-        true
-    }
-
-    fn send_result(self: Box<Self>, outputs: Vec<OutputTensor>, stages: StageDurations) {
-        // The memory of the outputs is free for the next batch, as after they were sent.
-        drop(outputs);
-        let _ = self.0.send(Ok((stages, now())));
-    }
-
-    fn send_failure(self: Box<Self>, error: ExecutionError) {
-        let _ = self.0.send(Err(error.to_string()));
-    }
-}
-
-/// Collects the stages of all batches and the end of the last, or the first failure.
-fn collect(
-    outcomes: mpsc::Receiver<Outcome>,
-) -> Result<(Vec<StageDurations>, Option<Instant>), String> {
-    let (mut all, mut last, mut failure) = (Vec::new(), None, None);
-    for outcome in outcomes {
-        match outcome {
-            Ok((stages, at)) => {
-                all.push(stages);
-                last = Some(at);
-            }
-            Err(reason) => failure = failure.or(Some(reason)),
-        }
-    }
-    failure.map_or(Ok((all, last)), Err)
 }

@@ -129,7 +129,10 @@ impl LoadedProgram {
                 cuda_device: task.cuda_device.as_ref().map(|_| 0),
             },
             threads: threads(task),
-            pipeline: PipelineSettings::default(),
+            pipeline: PipelineSettings {
+                graphs: task.cuda_device.is_some(),
+                ..PipelineSettings::default()
+            },
         };
         let started = executor::start(
             &execution,

@@ -187,6 +187,7 @@ fn measure(
     // The kernels are recorded after all measurements, because the profiler slows the process down for good.
     for row in &mut rows {
         if recorder.is_active() {
+            synthetic::warm_up_only(executor, program, row.batch_size, fill)?;
             let batch = synthetic::prepare_batch(executor, program, row.batch_size, fill)?;
             recorder.record(batch, row);
         }
@@ -201,7 +202,7 @@ fn measure_size(
     fill: Fill,
 ) -> Result<ProfileRow, ExecutionError> {
     // The first run of a size allocates memory that the others reuse.
-    synthetic::run_batch(executor, program, size, fill)?;
+    synthetic::warm_up_only(executor, program, size, fill)?;
     let end = now() + TIME_PER_SIZE;
     let mut latencies = Vec::new();
     while latencies.len() < MIN_RUNS || (latencies.len() < MAX_RUNS && now() < end) {

@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use packhorse_cluster::{Capacity, TensorSpec};
+use packhorse_cluster::{Capacity, ProfileRow, ProfileTable, TensorSpec};
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
     ExecutorChoice, PipelineSettings, ProfileTask, ServeTask, WorkerReport, exit_code,
@@ -203,11 +203,12 @@ fn the_batch_size_that_fits_into_the_device_is_found() {
     // Rows have 4 MiB of inputs and 4 MiB of outputs.
     let node = Node::new(&[("FAKE_CUDA_MEMORY_MIB", "100")]);
     let rows = tensor("x", "FP32", &[-1, 1 << 20]);
-    for streams in [false, true] {
+    // Recorded runs need the inputs and outputs twice, for which there is no room, so that none are kept.
+    for (streams, graphs) in [(false, false), (true, false), (true, true)] {
         let pipeline = PipelineSettings {
             in_flight: 1,
             streams,
-            graphs: false,
+            graphs,
         };
         let task = task("Twice", 64, &rows, pipeline);
         let worker = node.serve(&task);
@@ -225,6 +226,96 @@ fn the_batch_size_that_fits_into_the_device_is_found() {
         link.send(3, 16, &[Tensor::fp32(&[16, 1 << 20], &vec![1.5; 16 << 20])]);
         assert_eq!(link.failure().kind, FailureKind::OutOfMemory);
     }
+}
+
+#[test]
+fn recorded_runs_share_their_memory() {
+    const ROW: u64 = 4 << 20;
+    let node = Node::new(&[]);
+    let rows = tensor("x", "FP32", &[-1, 1 << 20]);
+    let pipeline = PipelineSettings {
+        in_flight: 1,
+        streams: true,
+        graphs: true,
+    };
+    let worker = node.serve(&task("Twice", 8, &rows, pipeline));
+    let WorkerReport::Ready { memory, .. } = ready(&worker) else {
+        unreachable!("it is ready")
+    };
+    let captures = node
+        .log(0)
+        .iter()
+        .filter(|line| line.starts_with("capture "))
+        .count();
+    assert_eq!(captures, 8, "one for each batch size");
+    // The inputs and outputs of the largest batch, and those that the graph reads and writes.
+    let memory = memory.unwrap().as_u64();
+    assert!(
+        (4 * 8 * ROW..6 * 8 * ROW).contains(&memory),
+        "{memory} bytes"
+    );
+}
+
+#[test]
+fn a_program_with_state_is_not_recorded() {
+    let node = Node::new(&[]);
+    let pipeline = PipelineSettings {
+        in_flight: 1,
+        streams: true,
+        graphs: true,
+    };
+    let task = task("Keeper", 1, &rows_of_three(), pipeline);
+    let worker = node.serve(&task);
+    let mut link = connect(&worker, &task);
+    for id in 0..4 {
+        link.send(id.into(), 1, &[batch(id, 1)]);
+        let (_, outputs) = link.result();
+        if id > 0 {
+            assert_eq!(outputs, [batch(id - 1, 1)]);
+        }
+    }
+}
+
+#[test]
+fn a_measurement_replays_every_batch_size() {
+    let measure = |graphs| {
+        let node = Node::new(&[]);
+        let pipeline = PipelineSettings {
+            graphs,
+            ..PipelineSettings::default()
+        };
+        let rows = tensor("x", "FP32", &[-1, 1 << 20]);
+        let task = ProfileTask {
+            execution: task("Twice", 8, &rows, pipeline).execution,
+            device_kind: "gpu-test".parse().unwrap(),
+            time_limit_ms: 60_000,
+            inspect: false,
+        };
+        let worker = Worker::profile_with(&task, &node.environment);
+        let csv = worker.wait_for(|phase| match phase {
+            WorkerReport::Measured { csv, .. } => Some(csv),
+            WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+            _ => None,
+        });
+        (node.log(0), ProfileTable::from_csv(&csv).unwrap())
+    };
+    let rows = |table: &ProfileTable| -> Vec<ProfileRow> {
+        let (.., profile) = table.iter().next().unwrap();
+        profile.rows().to_vec()
+    };
+    let (log, recorded) = measure(true);
+    let count = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    // Only the runs before a recording are not replayed.
+    assert!(
+        count("capture ") >= 4 && count("compute ") < 30 && count("replay ") > 200,
+        "{log:?}"
+    );
+    let (log, plain) = measure(false);
+    assert!(!log.iter().any(|line| line.starts_with("capture ")));
+    // The largest size needs the inputs and outputs twice, but no memory for the graphs of the others.
+    let memory = |table: &ProfileTable| rows(table).last().unwrap().memory.unwrap().as_u64();
+    let (recorded, plain) = (memory(&recorded), memory(&plain));
+    assert!(recorded <= 2 * plain, "{recorded} and {plain} bytes");
 }
 
 #[test]

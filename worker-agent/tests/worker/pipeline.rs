@@ -315,8 +315,9 @@ fn bench_measures_the_pipeline_and_the_tight_loop() {
     };
     for (flags, mode) in [
         (&["--streams", "on", "--in-flight", "3"][..], "pipeline"),
-        (&["--streams", "off", "--graphs"], "pipeline"),
+        (&["--streams", "off", "--graphs", "on"], "pipeline"),
         (&["--tight"], "tight"),
+        (&["--turns", "2"], "pipeline"),
     ] {
         let report = bench(flags);
         assert_eq!(report["mode"], mode);
@@ -331,7 +332,13 @@ fn bench_measures_the_pipeline_and_the_tight_loop() {
         assert_eq!(report["cuda_device"], serde_json::Value::Null);
     }
     assert_eq!(bench(&["--streams", "on"])["streams"], true);
-    let refused = bench(&["--graphs"]);
+    let turns = bench(&["--turns", "2"])["turns"].clone();
+    let turns = turns.as_array().unwrap();
+    assert_eq!(turns.len(), 2);
+    for rate in ["tight_requests_per_s", "requests_per_s"] {
+        assert!(turns.iter().all(|turn| turn[rate].as_f64().unwrap() > 0.0));
+    }
+    let refused = bench(&["--graphs", "on"]);
     assert_eq!(
         refused["without_graphs"],
         "only CUDA devices can record graphs"

@@ -48,7 +48,10 @@ impl Part for Graphs {
                     section.out_of_time(what);
                     continue;
                 }
-                match (run(Mode::Pipeline { streams: true }), run(Mode::Graphs)) {
+                match (
+                    run(Mode::WithoutGraphs),
+                    run(Mode::Pipeline { streams: true }),
+                ) {
                     (Ok(without), Ok(with)) => add_gain(section, what, &without, &with),
                     (Err(e), _) | (_, Err(e)) => section.failed(what, format!("{e:#}")),
                 }

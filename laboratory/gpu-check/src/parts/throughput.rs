@@ -1,18 +1,18 @@
 //! The throughput of the saturated worker relative to a loop of libtorch that only computes.
 
 use crate::{
-    host::Host,
+    host::{Backend, Host},
     models::{self, MAIN_MODELS, Model},
     part::Part,
     report::{Section, Target},
-    worker_bench::{Bench, Mode},
+    worker_bench::{Bench, Mode, Turn},
 };
 
 pub(crate) struct Throughput;
 
 const BATCH_SIZES: [u32; 2] = [8, 32];
-/// The number of runs of each; odd.
-const ROUNDS: u32 = 3;
+/// The number of turns; odd.
+const TURNS: u32 = 3;
 /// The target of the worker's throughput over the loop's: receiving, copying and answering may cost 3 %.
 const TARGET: f64 = 0.97;
 
@@ -42,13 +42,20 @@ impl Part for Throughput {
                     section.out_of_time(what);
                     continue;
                 }
-                match measure(host, model, batch_size) {
-                    Ok([worker, tight]) => {
-                        section.number(format!("{what}: tight loop"), tight, "requests/s", None);
-                        let target = host.speed_target(Target::AtLeast(TARGET));
-                        section.number(format!("{what}: worker"), worker / tight, "of it", target);
+                for graphs in [true, false] {
+                    let what = match (host.backend, graphs) {
+                        (Backend::Cpu, true) => continue,
+                        (Backend::Nvidia, false) => format!("{what} without graphs"),
+                        _ => what.clone(),
+                    };
+                    match measure(host, model, batch_size, graphs) {
+                        Ok((tight, worker)) => {
+                            let target = host.speed_target(Target::AtLeast(TARGET));
+                            section.number(format!("{what}: loop"), tight, "requests/s", None);
+                            section.number(format!("{what}: worker"), worker, "of it", target);
+                        }
+                        Err(e) => section.failed(what, format!("{e:#}")),
                     }
-                    Err(e) => section.failed(what, format!("{e:#}")),
                 }
             }
         }
@@ -56,24 +63,26 @@ impl Part for Throughput {
     }
 }
 
-/// Returns the requests/s of the worker and of the loop: the medians of several runs in turn, because the thread that launches kernels is up
-/// to twice as fast in one process as in the next on some virtual machines.
-fn measure(host: &Host, model: &Model, batch_size: u32) -> anyhow::Result<[f64; 2]> {
-    let streams = host.pipeline().streams;
-    let worker_and_loop = [Mode::Pipeline { streams }, Mode::Tight];
-    let mut measured = [Vec::new(), Vec::new()];
-    for _ in 0..if host.quick { 1 } else { ROUNDS } {
-        for (values, mode) in measured.iter_mut().zip(worker_and_loop) {
-            let bench = Bench {
-                model,
-                batch_size,
-                mode,
-                environment: &[],
-            };
-            values.push(bench.run(host)?.requests_per_s);
-        }
-    }
-    Ok(measured.map(median))
+/// Returns the requests/s of the loop, and the throughput of the worker relative to it: the medians of several turns in one process, because
+/// the thread that launches kernels is up to twice as fast in one process as in the next on some virtual machines.
+fn measure(
+    host: &Host,
+    model: &Model,
+    batch_size: u32,
+    graphs: bool,
+) -> anyhow::Result<(f64, f64)> {
+    let turns = if host.quick { 1 } else { TURNS };
+    let bench = Bench {
+        model,
+        batch_size,
+        mode: Mode::InTurn { turns, graphs },
+        environment: &[],
+    };
+    let measured = bench.run(host)?.turns;
+    anyhow::ensure!(!measured.is_empty(), "the worker reports no turns");
+    let median_of = |value: fn(&Turn) -> f64| median(measured.iter().map(value).collect());
+    let ratio = median_of(|turn| turn.requests_per_s / turn.tight_requests_per_s);
+    Ok((median_of(|turn| turn.tight_requests_per_s), ratio))
 }
 
 /// Returns the middle value of an odd number of values.

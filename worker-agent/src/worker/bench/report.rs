@@ -23,6 +23,8 @@ pub(super) struct Report {
     pub(super) start_s: f64,
     pub(super) batches: u64,
     pub(super) seconds: f64,
+    /// The turns of `--turns`; empty without it.
+    pub(super) turns: Vec<Turn>,
     pub(super) batches_per_s: f64,
     /// The rate of requests with one row each.
     pub(super) requests_per_s: f64,
@@ -41,6 +43,13 @@ pub(super) struct Report {
     pub(super) memory_bytes: Option<u64>,
     /// The number of the GPU's multiprocessors that this process may use.
     pub(super) multiprocessors: Option<u32>,
+}
+
+/// A measurement of the tight loop, and one of the pipeline after it.
+#[derive(Debug, Serialize)]
+pub(super) struct Turn {
+    pub(super) tight_requests_per_s: f64,
+    pub(super) requests_per_s: f64,
 }
 
 #[derive(Debug, Serialize)]

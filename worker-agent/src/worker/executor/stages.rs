@@ -2,11 +2,11 @@
 
 use std::{any::Any, sync::Arc, time::Duration};
 
-use packhorse_cluster::ByteCount;
+use packhorse_cluster::{ByteCount, Program};
 use packhorse_mapped::View;
 use packhorse_wire::TensorHeader;
 
-use super::error::ExecutionError;
+use super::{error::ExecutionError, synthetic::Fill};
 
 /// Runs batches of one program on one device.
 pub(crate) trait Executor: Send + Sync {
@@ -39,8 +39,15 @@ pub(crate) trait Executor: Send + Sync {
         None
     }
 
-    /// Returns the batch sizes whose runs are recorded as CUDA graphs, or the reason why none is, as text for people.
-    fn graphs(&self) -> Result<Vec<u32>, String> {
+    /// Drops all recordings of runs, and releases their memory.
+    fn forget_recordings(&self) {}
+
+    /// Records the runs of synthetic batches of these sizes, in ascending order, which have all run: the device then replays them (CUDA
+    /// graphs). An executor that cannot record, or has not been asked to, does nothing.
+    fn record(&self, _program: &Program, _sizes: &[u32], _fill: Fill) {}
+
+    /// Returns the batch sizes whose runs are recorded, or the reason why none is, as text for people.
+    fn recorded_sizes(&self) -> Result<Vec<u32>, String> {
         Err("not requested".to_owned())
     }
 

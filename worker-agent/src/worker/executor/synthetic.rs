@@ -68,6 +68,22 @@ pub(crate) fn run_batch(
     Ok(executed)
 }
 
+/// Prepares the executor for batches of only this size, which it has recorded afterwards if it records at all.
+///
+/// # Errors
+/// Those of [`run_batch`].
+pub(crate) fn warm_up_only(
+    executor: &dyn Executor,
+    program: &Program,
+    rows: u32,
+    fill: Fill,
+) -> Result<(), ExecutionError> {
+    executor.forget_recordings();
+    run_batch(executor, program, rows, fill)?;
+    executor.record(program, &[rows], fill);
+    Ok(())
+}
+
 /// Runs synthetic batches of these sizes, the first size twice, because libtorch analyses a program in its first run and optimises it
 /// in its second. Returns the fill that the program accepts and the largest size that fits into memory. The sizes are in ascending
 /// order, and no size after the first that does not fit is tried.

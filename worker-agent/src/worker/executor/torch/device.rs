@@ -1,6 +1,6 @@
 //! A device with a loaded program: the code, streams and buffers that the stages of all batches use.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use tch::Tensor;
 
@@ -16,8 +16,8 @@ use crate::executor::pool::Pool;
 pub(super) struct Device {
     /// The loaded code.
     pub(super) code: Code,
-    /// The recorded runs, or the reason why there are none; unset unless recording was requested.
-    pub(super) graphs: OnceLock<Result<Graphs, String>>,
+    /// The recorded runs.
+    graphs: RwLock<Graphs>,
     /// The index of the CUDA device; `None` is the CPU.
     pub(super) cuda_index: Option<u32>,
     /// True if programs may get inputs in the host memory of another process: the device is the CPU, and no run writes to them or keeps
@@ -78,13 +78,45 @@ impl Streams {
 }
 
 impl Device {
+    /// Creates a device without recorded runs.
+    pub(super) fn new(
+        code: Code,
+        cuda_index: Option<u32>,
+        streams: Streams,
+        buffers: Vec<BatchBuffers>,
+    ) -> Self {
+        let only_reads = match &code {
+            Code::Programs(programs) => programs.iter().all(Module::only_reads_inputs),
+            Code::OfBackbone { .. } => false,
+        };
+        Self {
+            code,
+            graphs: RwLock::default(),
+            cuda_index,
+            only_reads_inputs: only_reads && cuda_index.is_none(),
+            streams,
+            buffers: Pool::new(buffers),
+        }
+    }
+
+    /// Returns the recorded runs.
+    pub(super) fn graphs(&self) -> RwLockReadGuard<'_, Graphs> {
+        self.graphs.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the recorded runs, to change them.
+    pub(super) fn graphs_mut(&self) -> RwLockWriteGuard<'_, Graphs> {
+        self.graphs.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs the program in a stream, by replaying a graph if there is one for inputs of these shapes.
     pub(super) fn run(
         &self,
         stream: &StageStream,
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, TorchError> {
-        if let Some(Ok(graphs)) = self.graphs.get() {
+        let graphs = self.graphs();
+        if !graphs.is_empty() {
             let shapes: InputShapes = inputs.iter().map(Tensor::size).collect();
             if let Some(graph) = graphs.for_shapes(&shapes) {
                 return graph.replay(stream, inputs);

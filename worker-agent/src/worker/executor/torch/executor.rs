@@ -1,6 +1,6 @@
 //! The executor that runs a loaded program.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use packhorse_cluster::{ByteCount, Program};
 use packhorse_wire::TensorHeader;
@@ -9,17 +9,17 @@ use super::{
     batch::{Prepared, input_buffer_size},
     device::{BatchBuffers, Code, Device, Streams},
     error::{TorchError, TorchErrorKind},
+    graphs::Graphs,
     options::StartOptions,
     process_memory,
     programs::Programs,
     shim::{self, Buffer, Module, Optimization},
-    together,
+    together, warm_up,
 };
 use crate::executor::{
     error::{ExecutionError, StartError},
-    pool::Pool,
     stages::{Executed, Executor, PreparedBatch},
-    synthetic,
+    synthetic::{self, Fill},
 };
 
 /// Runs a program with libtorch.
@@ -27,6 +27,8 @@ pub(super) struct TorchExecutor {
     /// The device with the program.
     pub(super) device: Arc<Device>,
     buffers: usize,
+    /// True if runs are recorded.
+    records: bool,
     /// The most rows of batches that run together; 0 if none do.
     most_rows_together: u32,
     /// The resident memory of the process before the program was loaded.
@@ -95,21 +97,13 @@ impl TorchExecutor {
                 outputs: Buffer::new(0, pinned)?,
             })
         };
-        let only_reads = match &code {
-            Code::Programs(programs) => programs.iter().all(Module::only_reads_inputs),
-            Code::OfBackbone { .. } => false,
-        };
         let allocated = (0..buffers).map(|_| allocate()).collect::<Result<_, _>>();
+        let allocated = allocated.map_err(ExecutionError::from)?;
+        let device = Device::new(code, options.cuda_device, streams, allocated);
         Ok(Self {
-            device: Arc::new(Device {
-                code,
-                graphs: OnceLock::new(),
-                cuda_index: options.cuda_device,
-                only_reads_inputs: only_reads && options.cuda_device.is_none(),
-                streams,
-                buffers: Pool::new(allocated.map_err(ExecutionError::from)?),
-            }),
+            device: Arc::new(device),
             buffers,
+            records: options.pipeline.graphs,
             most_rows_together: 0,
             resident_before,
         })
@@ -184,12 +178,25 @@ impl Executor for TorchExecutor {
         shim::cuda_multiprocessors(self.device.cuda_index?)
     }
 
-    fn graphs(&self) -> Result<Vec<u32>, String> {
-        match self.device.graphs.get() {
-            Some(Ok(graphs)) => Ok(graphs.batch_sizes().to_vec()),
-            Some(Err(reason)) => Err(reason.clone()),
-            None => Err("not requested".to_owned()),
+    fn forget_recordings(&self) {
+        if self.records {
+            *self.device.graphs_mut() = Graphs::default();
+            self.release_memory();
         }
+    }
+
+    fn record(&self, program: &Program, sizes: &[u32], fill: Fill) {
+        if self.records {
+            // The recorded runs have memory of their own, so that the memory of the runs before is not needed any more.
+            self.release_memory();
+            warm_up::record(self, program, sizes, fill);
+        }
+    }
+
+    fn recorded_sizes(&self) -> Result<Vec<u32>, String> {
+        let graphs = self.device.graphs();
+        let sizes = graphs.batch_sizes().map(<[u32]>::to_vec);
+        sizes.map_err(str::to_owned)
     }
 
     fn release_memory(&self) {

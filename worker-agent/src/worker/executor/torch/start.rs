@@ -13,6 +13,7 @@ use super::{
 };
 use crate::executor::{
     error::StartError,
+    stages::Executor as _,
     started::{Preparation, Started, WarmUpSizes},
     synthetic,
 };
@@ -74,9 +75,7 @@ fn start_with(
     if options.cuda_device.is_some() && options.sizes == WarmUpSizes::All {
         sizes = warm_up::run_intermediate_sizes(&executor, program, &sizes, fill);
     }
-    if options.pipeline.graphs {
-        warm_up::record_graphs(&executor, program, &sizes, fill);
-    }
+    executor.record(program, &sizes, fill);
     executor.equalize_buffers()?;
     tracing::info!(program.optimization = ?optimization, "program loaded");
     Ok(Started {

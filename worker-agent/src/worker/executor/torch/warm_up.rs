@@ -1,23 +1,24 @@
-//! The runs of a GPU before the executor serves: each batch size runs once, and is recorded if graphs are requested.
+//! The runs of a GPU before the executor serves: each batch size runs once, and is recorded as a CUDA graph.
 
-use std::time::Duration;
+use std::{iter, time::Duration};
 
 use packhorse_cluster::Program;
 
 use super::{
-    batch::Prepared,
-    error::TorchError,
-    executor::TorchExecutor,
-    graphs::{Graphs, InputShapes},
-    shim::Graph,
+    batch::Prepared, error::TorchError, executor::TorchExecutor, graphs::InputShapes, shim::Graph,
 };
 use crate::{
     clock::now,
-    executor::synthetic::{self, Fill},
+    executor::{
+        stages::Executor as _,
+        synthetic::{self, Fill},
+    },
 };
 
 /// The time limit for the runs of the batch sizes between 1, 2, 4, …
 const INTERMEDIATE_SIZES_LIMIT: Duration = Duration::from_secs(10);
+/// The time limit for recording. A batch whose size is not recorded runs kernel by kernel.
+const RECORDING_LIMIT: Duration = Duration::from_secs(10);
 
 /// Runs synthetic batches of the sizes between those in `sizes`, the largest first, until the time limit: with the first batch of a
 /// size the GPU's libraries choose among their kernels, which takes longer than the batch. Returns all sizes that have run, in
@@ -50,36 +51,39 @@ pub(super) fn run_intermediate_sizes(
     all
 }
 
-/// Records the program at these batch sizes, the largest first, whose memory the others share. If a size cannot be recorded, the sizes
-/// below it are not tried. If no size can be recorded, the reason is kept.
-pub(super) fn record_graphs(
-    executor: &TorchExecutor,
-    program: &Program,
-    sizes: &[u32],
-    fill: Fill,
-) {
-    let mut graphs = Graphs::default();
-    let mut failure = None;
-    for rows in sizes.iter().rev() {
-        match record_graph(executor, program, *rows, fill, graphs.any()) {
-            Ok((shapes, graph)) => graphs.insert_smaller(*rows, shapes, graph),
+/// Records the runs of these batch sizes, which have all run, until the first that cannot be recorded or the time limit. The largest comes
+/// first, because the others share its memory, then the smallest, which gain most.
+pub(super) fn record(executor: &TorchExecutor, program: &Program, sizes: &[u32], fill: Fill) {
+    let start = now();
+    let (largest, smaller) = sizes.split_last().expect("a size has run");
+    for rows in iter::once(largest).chain(smaller) {
+        if now() - start >= RECORDING_LIMIT {
+            tracing::info!(batch.size = rows, "no time to record this and larger sizes");
+            break;
+        }
+        let mut graphs = executor.device.graphs_mut();
+        match record_one(executor, program, *rows, fill, graphs.largest()) {
+            Ok((shapes, graph)) => graphs.insert(*rows, shapes, graph),
             Err(reason) => {
-                tracing::warn!(batch.size = rows, reason, "a CUDA graph cannot be recorded");
-                failure = Some(reason);
+                tracing::info!(batch.size = rows, reason, "a CUDA graph cannot be recorded");
+                graphs.set_failure(reason);
                 break;
             }
         }
     }
-    tracing::info!(batch_sizes = ?graphs.batch_sizes(), "CUDA graphs recorded");
-    let outcome = match failure {
-        Some(reason) if graphs.batch_sizes().is_empty() => Err(reason),
-        _ => Ok(graphs),
-    };
-    let first = executor.device.graphs.set(outcome).is_ok();
-    assert!(first, "graphs are recorded once");
+    // The device may have memory for a recording, but not for the copies to and from its inputs and outputs.
+    if let Err(error) = synthetic::run_batch(executor, program, *largest, fill) {
+        let reason = error.to_string();
+        tracing::info!(reason, "the recorded CUDA graphs are not used");
+        executor.forget_recordings();
+        executor.device.graphs_mut().set_failure(reason);
+    }
+    let took_s = (now() - start).as_secs_f64();
+    let recorded = executor.device.graphs().batch_sizes().map_or(0, <[_]>::len);
+    tracing::info!(batch_sizes = recorded, took_s, "CUDA graphs recorded");
 }
 
-fn record_graph(
+fn record_one(
     executor: &TorchExecutor,
     program: &Program,
     rows: u32,
