@@ -1,6 +1,7 @@
 //! The agent's state folder: `artifacts/`; `replicas/ID/`, `profiles/KIND/MODEL/` and `inspections/MODEL/`, which are hand-over folders with
 //! an additional `wanted.json`, from which a later agent reads why the worker was started; `mps/`, the folders of the MPS daemons;
-//! `simulated/`, those of simulated devices; and `cluster.json`, the cluster that the agent obeys. A folder has one agent.
+//! `simulated/`, those of simulated devices; `locks/`, the files whose locks give the workers of a device their turns; and `cluster.json`,
+//! the cluster that the agent obeys. A folder has one agent.
 
 use std::{
     fs, io,
@@ -19,6 +20,8 @@ use crate::fence_file::FenceFile;
 const INSTANCE_DIGITS: usize = 32;
 /// The folders of hand-over folders.
 const HANDOFFS: [&str; 3] = ["replicas", "profiles", "inspections"];
+/// The folder of the devices' locks.
+const LOCKS: &str = "locks";
 
 /// A state folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -58,7 +61,7 @@ impl StateFolder {
             return Err(OpenStateError::Gateway { path });
         }
         let dir = Arc::new(StateDir::open(path)?);
-        for folder in HANDOFFS.into_iter().chain(["artifacts"]) {
+        for folder in HANDOFFS.into_iter().chain(["artifacts", LOCKS]) {
             let path = dir.path().join(folder);
             fs::create_dir_all(&path).map_err(|source| StateDirError::Io { path, source })?;
         }
@@ -98,6 +101,11 @@ impl StateFolder {
     /// Returns the folder of the MPS daemons' folders.
     pub(super) fn mps(&self) -> PathBuf {
         self.root().join("mps")
+    }
+
+    /// Returns the file with the lock of a device.
+    pub(super) fn device_lock(&self, device: &str) -> PathBuf {
+        self.root().join(LOCKS).join(device)
     }
 
     /// Returns the folder that the workers of a simulated device share.

@@ -227,6 +227,9 @@ impl Workers {
         Execution {
             program,
             executor,
+            device_lock: device
+                .filter(|device| device.backend != Backend::Simulated)
+                .map(|device| self.folder.device_lock(&device.name)),
             threads: device.map_or(1, |device| threads(device, compute_share)),
             pipeline: self.settings.pipeline.for_backend(backend),
         }

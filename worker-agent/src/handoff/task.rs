@@ -62,6 +62,9 @@ pub struct Execution {
     pub program: Program,
     /// The executor that runs the program.
     pub executor: ExecutorChoice,
+    /// The lock of the device, which its workers share; `None` if no other worker uses the device.
+    #[serde(default)]
+    pub device_lock: Option<PathBuf>,
     /// The number of threads that a batch may use on the CPU, at least 1.
     pub threads: u32,
     /// The overlap of successive batches.

@@ -21,10 +21,7 @@ use packhorse_wire::{StageDurations, TensorHeader};
 
 use crate::{
     clock::now,
-    executor::{
-        ExecutionError, Executor, OutputTensor,
-        synthetic::{self, Fill},
-    },
+    executor::{ExecutionError, Executor, Fill, OutputTensor, synthetic},
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
     semaphore::Semaphore,
 };

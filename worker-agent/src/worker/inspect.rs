@@ -91,6 +91,7 @@ fn read(options: &InspectOptions) -> Result<Execution, String> {
             artifact: options.model.clone(),
             cuda_device: None,
         },
+        device_lock: None,
         threads: 1,
         pipeline: PipelineSettings::default(),
     })

@@ -13,6 +13,7 @@ mod batch_limit;
 mod bench;
 mod clock;
 mod connection;
+mod device_turns;
 mod executor;
 mod inspect;
 mod kernel_recorder;

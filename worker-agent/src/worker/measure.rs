@@ -21,8 +21,8 @@ use packhorse_worker_agent::handoff::{
 use crate::{
     clock::now,
     executor::{
-        self, ExecutionError, Executor, Preparation, PreparedBatch, WarmUpSizes, recording,
-        synthetic::{self, Fill},
+        self, ExecutionError, Executor, Fill, Preparation, PreparedBatch, WarmUpSizes, recording,
+        synthetic,
     },
 };
 
@@ -128,6 +128,7 @@ impl LoadedProgram {
                 // The environment contains this device only.
                 cuda_device: task.cuda_device.as_ref().map(|_| 0),
             },
+            device_lock: None,
             threads: threads(task),
             pipeline: PipelineSettings {
                 graphs: task.cuda_device.is_some(),

@@ -12,9 +12,10 @@ use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_c
 
 use crate::{
     clock::now,
+    device_turns::DeviceTurns,
     executor::{
-        self, ExecutionError, Executor, LOAD_LIMIT, Preparation, StartError, WarmUpSizes,
-        synthetic::{self, Fill},
+        self, ExecutionError, Executor, Fill, LOAD_LIMIT, Preparation, StartError, WarmUpSizes,
+        synthetic,
     },
     inspect,
     kernel_recorder::KernelRecorder,
@@ -60,7 +61,9 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
         return Ok(());
     }
     let time_limit = Duration::from_millis(task.time_limit_ms);
-    spawn_watchdog(reporter.clone(), time_limit + LOAD_LIMIT);
+    let mut turns = DeviceTurns::new(task.execution.device_lock.as_deref());
+    let limit = LOAD_LIMIT + DeviceTurns::MEASUREMENT_LIMIT + time_limit;
+    spawn_watchdog(reporter.clone(), limit);
     let operators = operators(&task, handoff);
     if operators.is_some() {
         // Loading may take minutes, in which the gateway can plan for the model.
@@ -93,6 +96,7 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
         program,
         &sizes,
         deadline,
+        &mut turns,
         &mut recorder,
         progress,
     )?;
@@ -161,12 +165,14 @@ fn spawn_watchdog(reporter: StatusReporter, limit: Duration) {
 }
 
 /// Measures the batch sizes in ascending order, so that the peak memory so far belongs to the size just measured. Begins no size after
-/// `deadline`, except the first, and ends without an error at a size that does not fit into memory.
+/// `deadline`, except the first, and ends without an error at a size that does not fit into memory. The time that it waits for its turns does
+/// not count.
 fn measure(
     executor: &dyn Executor,
     program: &Program,
     sizes: &[u32],
     deadline: Instant,
+    turns: &mut DeviceTurns,
     recorder: &mut KernelRecorder<'_>,
     progress: impl Fn(u32),
 ) -> Result<Vec<ProfileRow>, ExecutionError> {
@@ -174,9 +180,10 @@ fn measure(
     let (fill, _) = synthetic::warm_up(executor, program, &sizes[..1])?;
     let mut rows = Vec::new();
     for &size in sizes {
-        if !rows.is_empty() && now() >= deadline {
+        if !rows.is_empty() && now() >= deadline + turns.waited() {
             break;
         }
+        let _turn = turns.measure();
         match measure_size(executor, program, size, fill) {
             Ok(row) => rows.push(row),
             Err(ExecutionError::OutOfMemory(_)) if !rows.is_empty() => break,
@@ -187,6 +194,7 @@ fn measure(
     // The kernels are recorded after all measurements, because the profiler slows the process down for good.
     for row in &mut rows {
         if recorder.is_active() {
+            let _turn = turns.measure();
             synthetic::warm_up_only(executor, program, row.batch_size, fill)?;
             let batch = synthetic::prepare_batch(executor, program, row.batch_size, fill)?;
             recorder.record(batch, row);

@@ -23,6 +23,7 @@ use packhorse_worker_agent::handoff::{Execution, Handoff, ServeTask, WorkerRepor
 use crate::{
     batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
     connection::{self, Link, OpenConnections},
+    device_turns::DeviceTurns,
     executor::{self, Executor, LOAD_LIMIT, StartError, Started, synthetic},
     pipeline::{DeviceFailed, Pipeline},
     semaphore::Semaphore,
@@ -307,7 +308,9 @@ fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event
     thread::spawn(move || {
         let also = task.also.iter().map(|also| &also.execution);
         let executions: Vec<&Execution> = iter::once(&task.execution).chain(also).collect();
+        let turn = DeviceTurns::new(task.execution.device_lock.as_deref()).start();
         let started = executor::start_together(&executions, task.batch_size);
+        drop(turn);
         let executor = started
             .as_ref()
             .ok()

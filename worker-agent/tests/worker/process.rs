@@ -185,6 +185,7 @@ pub(crate) fn execution(program: Program, executor: ExecutorChoice) -> Execution
     Execution {
         program,
         executor,
+        device_lock: None,
         threads: 1,
         pipeline: PipelineSettings::default(),
     }

@@ -116,6 +116,7 @@ fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
                 artifact: model.artifact(),
                 cuda_device: (host.backend == Backend::Nvidia).then_some(0),
             },
+            device_lock: None,
             threads: host.threads(),
             pipeline: host.pipeline(),
         },

@@ -13,13 +13,12 @@ use packhorse_cluster::Program;
 use packhorse_wire::{StageDurations, TensorHeader};
 use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 
-use super::{BenchOptions, process_usage::ProcessUsage, report::Turn};
+use super::{options::BenchOptions, process_usage::ProcessUsage, report::Turn};
 use crate::{
     clock::now,
     executor::{
-        self, ExecutionError, Executor, LoadedBatch, OutputTensor, Preparation, RepeatedStage,
-        Started, WarmUpSizes,
-        synthetic::{self, Fill},
+        self, ExecutionError, Executor, Fill, LoadedBatch, OutputTensor, Preparation,
+        PreparedBatch, RepeatedStage, Started, WarmUpSizes, synthetic,
     },
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
 };
@@ -183,7 +182,7 @@ impl<'a> Bench<'a> {
     fn load_batch(&self) -> Result<Box<dyn LoadedBatch>, String> {
         let (program, rows) = (&self.execution.program, self.options.batch_size);
         let batch = synthetic::prepare_batch(&*self.executor, program, rows, self.fill);
-        let loaded = batch.and_then(|batch| batch.copy_in());
+        let loaded = batch.and_then(PreparedBatch::copy_in);
         loaded.map_err(|e| e.to_string())
     }
 

@@ -5,6 +5,7 @@
 //! out ([`Executed`]). On a device that works asynchronously, the first two stages only enqueue work, and the third waits for it.
 
 mod error;
+mod fill;
 mod pool;
 pub(crate) mod recording;
 mod signature;
@@ -17,6 +18,7 @@ pub(crate) mod synthetic;
 mod torch;
 
 pub(crate) use error::{ExecutionError, StartError};
+pub(crate) use fill::Fill;
 pub(crate) use signature::{check_batch, check_outputs};
 pub(crate) use stages::{
     ComputedBatch, Executed, Executor, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage,

@@ -6,7 +6,7 @@ use packhorse_cluster::{ByteCount, Program};
 use packhorse_mapped::View;
 use packhorse_wire::TensorHeader;
 
-use super::{error::ExecutionError, synthetic::Fill};
+use super::{error::ExecutionError, fill::Fill};
 
 /// Runs batches of one program on one device.
 pub(crate) trait Executor: Send + Sync {
@@ -39,7 +39,7 @@ pub(crate) trait Executor: Send + Sync {
         None
     }
 
-    /// Drops all recordings of runs, and releases their memory.
+    /// Drops all recordings of runs.
     fn forget_recordings(&self) {}
 
     /// Records the runs of synthetic batches of these sizes, in ascending order, which have all run: the device then replays them (CUDA
@@ -51,7 +51,7 @@ pub(crate) trait Executor: Send + Sync {
         Err("not requested".to_owned())
     }
 
-    /// Releases unused memory after a batch for which there was not enough.
+    /// Releases unused memory, after a batch for which there was not enough and before a larger one.
     fn release_memory(&self) {}
 }
 

@@ -12,9 +12,9 @@ use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 use super::torch;
 use super::{
     error::{ExecutionError, StartError},
+    fill::Fill,
     simulated,
     started::{Preparation, Started, WarmUpSizes},
-    synthetic::Fill,
 };
 
 /// The time limit for loading and warming up a program. A program that takes longer never gets ready.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{stages::Executor, synthetic::Fill};
+use super::{fill::Fill, stages::Executor};
 
 /// The batch sizes that a GPU runs before the first batch that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,21 +5,13 @@ use packhorse_wire::TensorHeader;
 
 use super::{
     error::ExecutionError,
+    fill::Fill,
     signature::check_outputs,
     stages::{Executed, Executor, PreparedBatch},
 };
 
 /// The size of a variable dimension other than the batch: the tokens of a short sentence. The signature contains no usual size.
 const VARIABLE_DIM: i64 = 16;
-
-/// The content of synthetic inputs. Floating-point numbers are always zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fill {
-    /// Integers and booleans are one, because lengths and masks are usually not zero.
-    Ones,
-    /// All elements are zero, for programs to which a one is an index out of range.
-    Zeros,
-}
 
 /// Returns the batch sizes that are warmed up and measured: 1, 2, 4, … and `limit` itself.
 pub(crate) fn batch_sizes(limit: u32) -> Vec<u32> {
@@ -79,6 +71,7 @@ pub(crate) fn warm_up_only(
     fill: Fill,
 ) -> Result<(), ExecutionError> {
     executor.forget_recordings();
+    executor.release_memory();
     run_batch(executor, program, rows, fill)?;
     executor.record(program, &[rows], fill);
     Ok(())
@@ -98,6 +91,10 @@ pub(crate) fn warm_up(
     let try_with = |fill| {
         let mut largest = None;
         for &rows in sizes.iter().take(1).chain(sizes) {
+            if largest.is_some_and(|largest| largest < rows) {
+                // A device would hold the memory for both sizes.
+                executor.release_memory();
+            }
             match (run_batch(executor, program, rows, fill), largest) {
                 (Ok(_), _) => largest = Some(rows),
                 (Err(ExecutionError::OutOfMemory(reason)), Some(fitting)) => {

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::executor::{
     error::{ExecutionError, StartError},
+    fill::Fill,
     started::Started,
     synthetic,
 };
@@ -78,7 +79,7 @@ fn keeps_rows(
     backbone: &Backbone,
     executor: &TorchExecutor,
     options: &StartOptions<'_>,
-    fill: synthetic::Fill,
+    fill: Fill,
 ) -> Result<bool, ExecutionError> {
     if !options.program.batches() {
         return Ok(false);

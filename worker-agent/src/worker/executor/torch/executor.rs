@@ -13,13 +13,15 @@ use super::{
     options::StartOptions,
     process_memory,
     programs::Programs,
+    record_graphs::record,
     shim::{self, Buffer, Module, Optimization},
-    together, warm_up,
+    together,
 };
 use crate::executor::{
     error::{ExecutionError, StartError},
+    fill::Fill,
     stages::{Executed, Executor, PreparedBatch},
-    synthetic::{self, Fill},
+    synthetic,
 };
 
 /// Runs a program with libtorch.
@@ -181,7 +183,6 @@ impl Executor for TorchExecutor {
     fn forget_recordings(&self) {
         if self.records {
             *self.device.graphs_mut() = Graphs::default();
-            self.release_memory();
         }
     }
 
@@ -189,7 +190,16 @@ impl Executor for TorchExecutor {
         if self.records {
             // The recorded runs have memory of their own, so that the memory of the runs before is not needed any more.
             self.release_memory();
-            warm_up::record(self, program, sizes, fill);
+            record(&self.device, program, sizes, fill);
+            // The device may have memory for a recording, but not for the copies to and from its inputs and outputs.
+            let largest = *sizes.last().expect("a size has run");
+            if let Err(error) = synthetic::run_batch(self, program, largest, fill) {
+                let reason = error.to_string();
+                tracing::info!(reason, "the recorded CUDA graphs are not used");
+                self.forget_recordings();
+                self.release_memory();
+                self.device.graphs_mut().set_failure(reason);
+            }
         }
     }
 

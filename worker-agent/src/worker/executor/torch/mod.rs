@@ -12,6 +12,7 @@ mod package;
 mod process_memory;
 mod profiler;
 mod programs;
+mod record_graphs;
 mod row_padding;
 mod shim;
 mod start;
