@@ -60,6 +60,7 @@ pub(super) struct Bench<'a> {
 struct PipelineRun {
     took: Duration,
     stages: Vec<StageDurations>,
+    usage: ProcessUsage,
 }
 
 impl<'a> Bench<'a> {
@@ -137,10 +138,7 @@ impl<'a> Bench<'a> {
 
     /// Measures the pipeline.
     pub(super) fn measure_pipeline(&self, inputs: &[TensorHeader]) -> Result<Measurement, String> {
-        let before = ProcessUsage::so_far()?;
-        let run = self.run_pipeline(inputs)?;
-        let usage = before.until_now()?;
-        Ok(of_pipeline(run, Vec::new(), usage))
+        Ok(of_pipeline(self.run_pipeline(inputs)?, Vec::new()))
     }
 
     /// Measures the tight loop and the pipeline in turn. The outcome is that of all runs of the pipeline.
@@ -149,13 +147,13 @@ impl<'a> Bench<'a> {
         turns: u32,
         inputs: &[TensorHeader],
     ) -> Result<Measurement, String> {
-        let before = ProcessUsage::so_far()?;
         let rate = |batches: usize, took: Duration| {
             batches as f64 * f64::from(self.options.batch_size) / took.as_secs_f64()
         };
         let mut all = PipelineRun {
             took: Duration::ZERO,
             stages: Vec::new(),
+            usage: ProcessUsage::default(),
         };
         let mut measured = Vec::new();
         for _ in 0..turns {
@@ -169,9 +167,10 @@ impl<'a> Bench<'a> {
             });
             all.took += run.took;
             all.stages.extend(run.stages);
+            all.usage.cpu += run.usage.cpu;
+            all.usage.minor_faults += run.usage.minor_faults;
         }
-        let usage = before.until_now()?;
-        Ok(of_pipeline(all, measured, usage))
+        Ok(of_pipeline(all, measured))
     }
 
     fn time(&self) -> Duration {
@@ -198,6 +197,7 @@ impl<'a> Bench<'a> {
             fill: self.fill,
             rows: self.options.rows.unwrap_or(self.options.batch_size),
         };
+        let before = ProcessUsage::so_far()?;
         let began = now();
         let (computed, generated, collected) = thread::scope(|scope| {
             let collector = scope.spawn(|| collect(outcomes));
@@ -218,13 +218,18 @@ impl<'a> Bench<'a> {
         Ok(PipelineRun {
             took: last.unwrap_or(began) - began,
             stages,
+            usage: before.until_now()?,
         })
     }
 }
 
 /// Returns the measurement of a run of the pipeline.
-fn of_pipeline(run: PipelineRun, turns: Vec<Turn>, usage: ProcessUsage) -> Measurement {
-    let PipelineRun { took, stages } = run;
+fn of_pipeline(run: PipelineRun, turns: Vec<Turn>) -> Measurement {
+    let PipelineRun {
+        took,
+        stages,
+        usage,
+    } = run;
     Measurement {
         took,
         batches: stages.len() as u64,

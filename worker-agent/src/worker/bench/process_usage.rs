@@ -8,6 +8,7 @@ use nix::sys::{
 };
 
 /// The resources that this process has used.
+#[derive(Default)]
 pub(super) struct ProcessUsage {
     pub(super) cpu: Duration,
     pub(super) minor_faults: u64,
