@@ -21,4 +21,6 @@ pub use interference::{ComputeDemand, Interference};
 pub use pairs::{PairMember, PairTable, PairTableError};
 pub use service::ServiceTimes;
 pub use shared_device::{CompletedBatch, QueuedBatch, SharedDevice};
-pub use slowdown::{ColocatedReplica, MeasuredSlowdown, Sensitivity, Slowdown, SlowdownModel};
+pub use slowdown::{
+    BySaturation, ColocatedReplica, MeasuredSlowdown, Sensitivity, Slowdown, SlowdownModel,
+};

@@ -28,8 +28,10 @@ pub(super) type ModelNumber = u32;
 /// An unknown part of a slowdown, relative to [`crate::Interference`] and to the profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Effect {
-    /// The effect of any neighbour on any model.
-    Common,
+    /// The effect of any neighbour on any model while multiprocessors are free.
+    Unsaturated,
+    /// The effect of any neighbour on any model while there are too few multiprocessors.
+    Saturated,
     /// The error of a model's profile: the effect on all its batches, with or without neighbours.
     ProfileError(ModelNumber),
     /// The effect of any neighbour on a model, beyond the common one.
@@ -55,7 +57,7 @@ impl Effect {
     /// The standard deviation before any measurement.
     fn prior_std(self) -> f64 {
         match self {
-            Self::Common => 0.4,
+            Self::Unsaturated | Self::Saturated => 0.4,
             Self::ProfileError(_) | Self::OperatingPoint(..) => 0.05,
             Self::Sensitivity(_) | Self::Pair(..) => 0.1,
             Self::Pressure(_) => 0.03,
@@ -69,7 +71,7 @@ impl Effect {
 
     fn models(self) -> impl Iterator<Item = ModelNumber> {
         let (first, second) = match self {
-            Self::Common => (None, None),
+            Self::Unsaturated | Self::Saturated => (None, None),
             Self::ProfileError(model)
             | Self::Sensitivity(model)
             | Self::Pressure(model)
@@ -179,12 +181,11 @@ impl Posterior {
         linearize: impl Fn(&Self) -> Vec<LinearizedMeasurement>,
     ) {
         let first = linearize(self);
-        let gradients = first.iter().flat_map(|measurement| &measurement.gradient);
-        let indices = self.prepare_effects(
-            gradients.map(|(effect, _)| *effect).collect(),
-            now,
-            forgetting,
-        );
+        let mut effects = BTreeMap::new();
+        for (effect, derivative) in first.iter().flat_map(|m| &m.gradient) {
+            *effects.entry(*effect).or_default() |= derivative.abs() > 0.0;
+        }
+        let indices = self.prepare_effects(&effects, now, forgetting);
         let noises: Vec<f64> = first
             .iter()
             .map(|measurement| self.robust_noise_std(measurement))
@@ -237,15 +238,16 @@ impl Posterior {
         measurement.noise_std * (deviations / OUTLIER).max(1.0)
     }
 
-    /// Adds the effects that are missing, and moves all of them towards their priors. Returns their indices, ascending.
+    /// Adds the effects that are missing, and moves those that are measured, which are true, towards their priors. Returns their indices,
+    /// ascending.
     fn prepare_effects(
         &mut self,
-        effects: BTreeSet<Effect>,
+        effects: &BTreeMap<Effect, bool>,
         now: u64,
         forgetting: f64,
     ) -> Vec<usize> {
         let mut indices = Vec::with_capacity(effects.len());
-        for effect in effects {
+        for (&effect, &measured) in effects {
             let prior = effect.prior_std().powi(2);
             let index = *self.indices.entry(effect).or_insert_with(|| {
                 self.joint.push(prior);
@@ -256,8 +258,9 @@ impl Posterior {
                 self.effects.len() - 1
             });
             self.effects[index].updated = now;
-            let kept = (1.0 - forgetting).sqrt();
-            self.joint.shrink(index, kept, prior);
+            if measured {
+                self.joint.shrink(index, (1.0 - forgetting).sqrt(), prior);
+            }
             indices.push(index);
         }
         indices.sort_unstable();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use packhorse_cluster::{ComputeShare, DemandedModel, DeviceKind, Problem, Profile};
-use packhorse_contention::{ColocatedReplica, SlowdownModel};
+use packhorse_contention::{BySaturation, ColocatedReplica, Sensitivity, SlowdownModel};
 
 use super::{batch_costs::BatchCosts, demand::Demand};
 
@@ -20,7 +20,7 @@ pub(crate) struct EstimateInputs<'a> {
     costs: Vec<Vec<Option<BatchCosts>>>,
     /// Relative slowdown of the subject per 100 % of the neighbour's utilisation beyond `Interference`: by kind, then subject, then
     /// neighbour. Empty without observations.
-    sensitivities: Vec<Vec<f64>>,
+    sensitivities: Vec<Vec<BySaturation<f64>>>,
     /// The demand of each model.
     pub(crate) demands: Vec<Demand>,
     /// The number of equal replicas that run now: by device, model, batch size and bits of the share.
@@ -79,9 +79,16 @@ impl<'a> EstimateInputs<'a> {
     }
 
     /// Returns the relative slowdown of `subject` per 100 % of the utilisation of `neighbour` beyond `Interference`; at least 0.
-    pub(crate) fn sensitivity(&self, device: usize, subject: usize, neighbour: usize) -> f64 {
+    pub(crate) fn sensitivity(
+        &self,
+        device: usize,
+        subject: usize,
+        neighbour: usize,
+    ) -> BySaturation<f64> {
         let pairs = self.sensitivities.get(self.kind_of[device]);
-        pairs.map_or(0.0, |pairs| pairs[subject * self.demands.len() + neighbour])
+        pairs.map_or_else(BySaturation::default, |pairs| {
+            pairs[subject * self.demands.len() + neighbour]
+        })
     }
 
     /// Returns the number of replicas with this device, model, batch size and share that run now.
@@ -103,11 +110,17 @@ impl<'a> EstimateInputs<'a> {
 }
 
 /// Returns the sensitivity of every model to every model on a kind of device.
-fn sensitivities_on(learned: &SlowdownModel, kind: &DeviceKind, problem: &Problem) -> Vec<f64> {
+fn sensitivities_on(
+    learned: &SlowdownModel,
+    kind: &DeviceKind,
+    problem: &Problem,
+) -> Vec<BySaturation<f64>> {
     let ids = || problem.models.iter().map(|model| &model.id);
+    let upper_bound = |found: Sensitivity| (found.mean + CONFIDENCE * found.std_error).max(0.0);
     let pair = |subject, neighbour| {
-        let found = learned.sensitivity(kind, subject, neighbour);
-        (found.mean + CONFIDENCE * found.std_error).max(0.0)
+        learned
+            .sensitivity(kind, subject, neighbour)
+            .map(upper_bound)
     };
     ids()
         .flat_map(|subject| ids().map(move |neighbour| pair(subject, neighbour)))

@@ -3,13 +3,16 @@
 //! While the replicas of a set `A` compute beside replica `k`, it progresses at
 //!
 //! ```text
-//! rate_k(A) = min(1, 100 / (u_k + Σ_A u_j)) / (1 + Σ_A θ_kj · u_j / 100)
+//! rate_k(A) = 1 / (1 + Σ_A θ′_kj · u_j / 100)                                                     if S = u_k + Σ_A u_j ≤ 100, else
+//!             1 / max(1 + (100 - u_k) / Σ_A u_j · Σ_A θ′_kj · u_j / 100, S / 100 · (1 + Σ_A θ″_kj · u_j / 100))
 //! ```
 //!
 //! of its solo speed: the rule of `packhorse_contention::Interference`, and the slowdown learned beyond it (`SlowdownModel`). The others
 //! are assumed to be active independently of each other, each with the probability that it is busy; the relative speed is the mean over
 //! all sets. Independence is consistent with the rule: where every replica uses the whole device, `busy_k · speed_k` summed over the
 //! replicas is exactly the probability that one is busy, so that work is neither made nor lost.
+
+use packhorse_contention::BySaturation;
 
 /// Another replica of the same device.
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +22,7 @@ pub(crate) struct Neighbour {
     /// Percent of the device that it uses while it computes.
     pub(crate) utilization: f64,
     /// The relative slowdown that it causes beyond the use of multiprocessors: `θ · u / 100`.
-    pub(crate) slowdown: f64,
+    pub(crate) slowdown: BySaturation<f64>,
 }
 
 /// The speed of a replica relative to its solo speed.
@@ -46,8 +49,22 @@ const MAX_ENUMERATED: usize = 5;
 #[derive(Clone, Copy, Debug)]
 struct ActiveSet {
     utilization: f64,
-    slowdown: f64,
+    slowdown: BySaturation<f64>,
     probability: f64,
+}
+
+impl ActiveSet {
+    /// Returns the speed of a replica that uses `own` percent of the device, relative to its solo speed.
+    fn speed_beside(&self, own: f64) -> f64 {
+        let total = own + self.utilization;
+        if total <= 100.0 {
+            return 1.0 / (1.0 + self.slowdown.unsaturated);
+        }
+        let spare = (100.0 - own).max(0.0) / self.utilization.max(f64::MIN_POSITIVE);
+        let up_to_capacity = 1.0 + spare * self.slowdown.unsaturated;
+        let beyond_capacity = total / 100.0 * (1.0 + self.slowdown.saturated);
+        1.0 / f64::max(up_to_capacity, beyond_capacity)
+    }
 }
 
 /// The distribution of the active neighbours of one replica.
@@ -64,7 +81,9 @@ impl ActiveNeighbours {
     /// Replaces the neighbours.
     pub(crate) fn replace(&mut self, neighbours: &mut [Neighbour]) {
         self.total_utilization = neighbours.iter().map(|other| other.utilization).sum();
-        self.has_slowdown = neighbours.iter().any(|other| other.slowdown > 0.0);
+        self.has_slowdown = neighbours
+            .iter()
+            .any(|other| other.slowdown.unsaturated > 0.0 || other.slowdown.saturated > 0.0);
         let variance =
             |other: &Neighbour| other.busy * (1.0 - other.busy) * other.utilization.powi(2);
         if neighbours.len() > MAX_ENUMERATED {
@@ -72,23 +91,22 @@ impl ActiveNeighbours {
         }
         let (enumerated, averaged) = neighbours.split_at(neighbours.len().min(MAX_ENUMERATED));
         self.sets.clear();
-        self.sets.push(ActiveSet {
-            utilization: averaged
-                .iter()
-                .map(|other| other.busy * other.utilization)
-                .sum(),
-            slowdown: averaged
-                .iter()
-                .map(|other| other.busy * other.slowdown)
-                .sum(),
+        let mut always = ActiveSet {
+            utilization: 0.0,
+            slowdown: BySaturation::default(),
             probability: 1.0,
-        });
+        };
+        for other in averaged {
+            always.utilization += other.busy * other.utilization;
+            always.slowdown = always.slowdown.plus(other.slowdown, other.busy);
+        }
+        self.sets.push(always);
         for other in enumerated {
             for i in 0..self.sets.len() {
                 let without = &mut self.sets[i];
                 let with = ActiveSet {
                     utilization: without.utilization + other.utilization,
-                    slowdown: without.slowdown + other.slowdown,
+                    slowdown: without.slowdown.plus(other.slowdown, 1.0),
                     probability: without.probability * other.busy,
                 };
                 without.probability *= 1.0 - other.busy;
@@ -104,7 +122,7 @@ impl ActiveNeighbours {
         }
         let (mut mean, mut square) = (0.0, 0.0);
         for set in &self.sets {
-            let rate = f64::min(1.0, 100.0 / (own + set.utilization)) / (1.0 + set.slowdown);
+            let rate = set.speed_beside(own);
             mean += set.probability * rate;
             square += set.probability * rate * rate;
         }

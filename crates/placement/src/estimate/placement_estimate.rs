@@ -319,7 +319,7 @@ impl<'w, 'a> PlacementEstimate<'w, 'a> {
             Neighbour {
                 busy,
                 utilization,
-                slowdown: sensitivity * utilization / 100.0,
+                slowdown: sensitivity.map(|sensitivity| sensitivity * utilization / 100.0),
             }
         };
         let others = range.clone().filter(|&other| other != index);

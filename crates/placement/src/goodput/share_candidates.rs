@@ -30,7 +30,8 @@ pub(super) fn share_candidates(
         let neighbour = &current.replicas()[other];
         used += neighbour.backlog_utilization;
         reserved += neighbour.share.map_or(0.0, ComputeShare::get);
-        is_sensitive |= current.inputs.sensitivity(device, neighbour.model, model) > 0.0;
+        let sensitivity = current.inputs.sensitivity(device, neighbour.model, model);
+        is_sensitive |= sensitivity.unsaturated > 0.0 || sensitivity.saturated > 0.0;
     }
     let costs = current.inputs.batch_costs(model, device);
     let own = costs.map_or(0.0, |costs| costs.utilization(f64::from(batch), None));

@@ -170,6 +170,58 @@ fn observed_slowdowns_lower_the_estimate() {
     );
 }
 
+/// Measured on an H200 (`docs/benchmarks/gpu.md`): small batches of three models slowed each other by half, although they left multiprocessors
+/// free. In large batches the five models need 56 % of its time, and six replicas with small and large ones answered 2,333 requests/s in time.
+#[test]
+fn slowdowns_of_small_batches_do_not_rule_out_large_ones() {
+    use packhorse_cluster::{DeviceObservation, ReplicaObservation};
+    let names = [
+        "alexnet",
+        "densenet121",
+        "efficientnet_b7",
+        "resnet50",
+        "vgg19",
+    ];
+    let profiles = include_str!("../../../../profiles/h200.csv");
+    let mut problem = equal_devices(
+        device("H200", 143_771),
+        1,
+        &names.map(|name| (name, 500.0, 200)),
+        ProfileTable::from_csv(profiles).unwrap(),
+    );
+    let seen = |model: &str, rows: f64, batches, busy, slowdown| ReplicaObservation {
+        model: model.parse().unwrap(),
+        compute_share: None,
+        batches,
+        mean_rows: rows,
+        busy,
+        slowdown,
+    };
+    let observation = DeviceObservation {
+        kind: "H200".parse().unwrap(),
+        replicas: vec![
+            seen("densenet121", 2.0, 1_250, 0.99, 1.52),
+            seen("efficientnet_b7", 2.0, 800, 1.0, 1.47),
+            seen("resnet50", 1.0, 2_600, 0.75, 1.47),
+        ],
+    };
+    problem.observations = vec![observation; 2];
+    problem.current = vec![replica(1, 0, 2), replica(2, 0, 2), replica(3, 0, 1)];
+    let measured = [
+        replica(0, 0, 32),
+        replica(1, 0, 2),
+        replica(1, 0, 2),
+        replica(2, 0, 2),
+        replica(3, 0, 128),
+        replica(4, 0, 128),
+    ];
+    let estimated = estimated_fractions(&problem, &measured).iter().sum::<f64>() * 500.0;
+    assert!((estimated / 2_333.0 - 1.0).abs() < 0.05, "{estimated}");
+    let plan = place("goodput", &problem);
+    let planned: f64 = plan.models.iter().map(|model| model.goodput.get()).sum();
+    assert!(planned > 2_400.0, "{}", picture(&problem, &plan));
+}
+
 #[test]
 fn the_network_bounds_the_capacity_of_a_replica() {
     // 602,112 bytes per request take 0.53 ms on the network: two batches at a time give at most 3750/s, however fast the device.
