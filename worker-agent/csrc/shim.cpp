@@ -2,6 +2,7 @@
 
 #include "memory.cpp"
 #include "process.cpp"
+#include "registered_memory.cpp"
 #include "stream.cpp"
 // The following use streams.
 #include "program.cpp"

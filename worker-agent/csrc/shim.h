@@ -172,6 +172,25 @@ int packhorse_tensor_over(const void *memory, int scalar_type, const int64_t *di
 int packhorse_buffer_view(const packhorse_tensor *buffer, uint64_t offset, int scalar_type, const int64_t *dims, size_t rank,
                           packhorse_tensor **tensor, char **message);
 
+// Registered memory (registered_memory.cpp): memory of another process that is mapped for reading, and that a CUDA device reads as pinned
+// memory.
+
+// Registers memory that begins with a page. The pages that it does not have yet are allocated.
+int packhorse_host_register(int cuda_device, const void *memory, uint64_t size, char **message);
+
+// Undoes a registration, before the memory is unmapped. No copy from it may be under way.
+int packhorse_host_unregister(int cuda_device, const void *memory, char **message);
+
+// A piece of registered memory, within one registration.
+typedef struct {
+  const void *memory;
+  uint64_t size;
+} packhorse_piece;
+
+// Creates a tensor on the stream's CUDA device, and copies to it these pieces, which have its bytes one after the other.
+int packhorse_stream_join(const packhorse_stream *stream, const packhorse_piece *pieces, size_t piece_count, int scalar_type,
+                          const int64_t *dims, size_t rank, packhorse_tensor **tensor, char **message);
+
 // The most memory that the allocator of a CUDA device has held so far, in bytes.
 int packhorse_cuda_peak_memory(int cuda_device, uint64_t *bytes, char **message);
 

@@ -41,6 +41,11 @@ impl View {
         Mapping::new(&file, size as usize, false).map(Self)
     }
 
+    /// Returns the size in bytes.
+    pub fn size(&self) -> usize {
+        self.0.size()
+    }
+
     /// Copies as many bytes as `to` has, from `offset` on.
     ///
     /// # Errors

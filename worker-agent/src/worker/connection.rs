@@ -307,7 +307,7 @@ fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
     if !agreement.features.contains(Features::SHARED_MEMORY) {
         return Err(close(stream, ConnectionError::NoSharedMemory));
     }
-    let exchanged = SharedMemory::exchange(socket);
+    let exchanged = SharedMemory::exchange(socket, |memory| link.executor.prepare_memory(memory));
     let (shared, pipes) = exchanged.map_err(|e| close(stream, e.into()))?;
     let pipes = LinkStream::Pipes(pipes);
     let receiver = Receiver::new(&pipes);

@@ -1,8 +1,8 @@
 //! The memory that a gateway of this host and the worker share on one connection: the inputs are in the gateway's, the outputs in the worker's.
 //!
-//! The gateway's memory is mapped for reading. A batch that lies there in one piece is computed from it where the executor can do so; otherwise
-//! it is gathered into the executor's own buffer, which is pinned for a GPU and may be written by the program. Outputs are copied to the arena,
-//! where they stay until the gateway releases them.
+//! The gateway's memory is mapped for reading. The executor takes a batch from there where it can: a CPU computes from the memory itself if the
+//! batch lies there in one piece, and a GPU copies large pieces straight from it. Otherwise the batch is gathered into the executor's own buffer,
+//! which is pinned for a GPU and may be written by the program. Outputs are copied to the arena, where they stay until the gateway releases them.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use packhorse_wire::{
 };
 
 use crate::{
-    executor::{OutputTensor, PreparedBatch},
+    executor::{InputMemory, OutputTensor, PreparedBatch, pieces},
     link_stream::Pipes,
 };
 
@@ -33,7 +33,7 @@ const SHARED_FROM: u64 = 16 << 10;
 
 /// The memory of both sides.
 pub(super) struct SharedMemory {
-    inputs: Arc<View>,
+    inputs: Arc<dyn InputMemory>,
     outputs: Arena,
     /// The outputs that the gateway has not released.
     unreleased: Mutex<BTreeMap<BatchId, Vec<ArenaBytes>>>,
@@ -41,11 +41,15 @@ pub(super) struct SharedMemory {
 
 impl SharedMemory {
     /// Receives the gateway's memory, which it names right after the handshake, and names the worker's. Messages go from then on
-    /// through the two pipes of which the gateway passes an end each.
+    /// through the two pipes of which the gateway passes an end each. `prepare` is the executor's
+    /// [`prepare_memory`](crate::executor::Executor::prepare_memory).
     ///
     /// # Errors
     /// The gateway does something else, or there is no memory.
-    pub(super) fn exchange(socket: &UnixStream) -> io::Result<(Self, Pipes)> {
+    pub(super) fn exchange(
+        socket: &UnixStream,
+        prepare: impl FnOnce(View) -> Arc<dyn InputMemory>,
+    ) -> io::Result<(Self, Pipes)> {
         let (size, [file, batches, answers]) = receive_memory(socket)?;
         let inputs = View::open(file, size, MAX_PAYLOAD)?;
         let outputs = Arena::new(OUTPUT_MEMORY)?;
@@ -54,7 +58,7 @@ impl SharedMemory {
         let sent = send_with_descriptors(socket.as_fd(), &message, [outputs.as_fd()])?;
         (&mut &*socket).write_all(&message[sent..])?;
         let shared = Self {
-            inputs: Arc::new(inputs),
+            inputs: prepare(inputs),
             outputs,
             unreleased: Mutex::default(),
         };
@@ -68,48 +72,33 @@ impl SharedMemory {
         headers: &[TensorHeader],
         batch: &mut dyn PreparedBatch,
     ) -> Result<(), OutOfRange> {
-        if let [range] = ranges {
-            let mut end = range.offset;
-            let offset = |header: &TensorHeader| {
-                end.checked_add(header.byte_len())
-                    .map(|next| std::mem::replace(&mut end, next))
-            };
-            let offsets: Option<Vec<u64>> = headers.iter().map(offset).collect();
-            if batch.map_inputs(&self.inputs, &offsets.ok_or(OutOfRange)?) {
-                return Ok(());
-            }
+        for range in ranges.iter().filter(|range| range.length > 0) {
+            let length = usize::try_from(range.length).map_err(|_| OutOfRange)?;
+            self.inputs.view().address(range.offset, length)?;
         }
-        self.gather(ranges, headers, batch)
+        if !batch.map_inputs(&self.inputs, ranges) {
+            self.gather(ranges, headers, batch);
+        }
+        Ok(())
     }
 
-    /// Copies a payload that lies in these ranges to the inputs of a batch, one after the other.
+    /// Copies a payload that lies in these ranges of the memory to the inputs of a batch, one after the other.
     fn gather(
         &self,
         ranges: &[ByteRange],
         headers: &[TensorHeader],
         batch: &mut dyn PreparedBatch,
-    ) -> Result<(), OutOfRange> {
-        let mut ranges = ranges.iter().copied();
-        let mut range = ByteRange {
-            offset: 0,
-            length: 0,
-        };
-        for index in 0..headers.len() {
+    ) {
+        let lengths = headers.iter().map(TensorHeader::byte_len);
+        for (index, pieces) in pieces(ranges, lengths, u64::MAX).into_iter().enumerate() {
             let mut input = batch.input_mut(index);
-            while !input.is_empty() {
-                if range.length == 0 {
-                    range = ranges.next().expect("the decoder compares the lengths");
-                    continue;
-                }
-                let length = range.length.min(input.len() as u64);
+            for ByteRange { offset, length } in pieces {
                 let (piece, rest) = input.split_at_mut(length as usize);
-                self.inputs.copy_to(range.offset, piece)?;
-                range.offset += length;
-                range.length -= length;
+                let copied = self.inputs.view().copy_to(offset, piece);
+                copied.expect("the ranges are within the memory");
                 input = rest;
             }
         }
-        Ok(())
     }
 
     /// Places the outputs of a large result in the worker's memory, and returns the message that says where they are. `None` if they are
@@ -184,10 +173,15 @@ mod tests {
 
     const SIZE: usize = 1 << 20;
 
+    fn exchange(worker: &UnixStream) -> io::Result<SharedMemory> {
+        let (memory, _) = SharedMemory::exchange(worker, |view| Arc::new(view))?;
+        Ok(memory)
+    }
+
     /// Both sides of a connection: the worker's memory, and the gateway's arena and view.
     fn connected() -> (SharedMemory, Arena, View) {
         let (worker, gateway) = UnixStream::pair().unwrap();
-        let exchanging = thread::spawn(move || SharedMemory::exchange(&worker).unwrap().0);
+        let exchanging = thread::spawn(move || exchange(&worker).unwrap());
         let (batches, answers) = io::pipe().unwrap();
         let inputs = Arena::new(SIZE).unwrap();
         let mut message = Vec::new();
@@ -262,17 +256,17 @@ mod tests {
         let mut message = Vec::new();
         ToWorker::Memory(SIZE as u64).encode(&mut message);
         (&mut &gateway).write_all(&message).unwrap();
-        assert!(SharedMemory::exchange(&worker).is_err(), "no descriptor");
+        assert!(exchange(&worker).is_err(), "no descriptor");
         let arena = Arena::new(SIZE).unwrap();
         let (batches, answers) = io::pipe().unwrap();
         let passed = [arena.as_fd(), batches.as_fd(), answers.as_fd()];
         let mut message = Vec::new();
         ToWorker::Memory(SIZE as u64 + 1).encode(&mut message);
         send_with_descriptors(gateway.as_fd(), &message, passed).unwrap();
-        assert!(SharedMemory::exchange(&worker).is_err(), "another size");
+        assert!(exchange(&worker).is_err(), "another size");
         let mut message = Vec::new();
         ToWorker::Proof([0; 32]).encode(&mut message);
         send_with_descriptors(gateway.as_fd(), &message, passed).unwrap();
-        assert!(SharedMemory::exchange(&worker).is_err(), "another message");
+        assert!(exchange(&worker).is_err(), "another message");
     }
 }

@@ -6,7 +6,8 @@
 //
 // FAKE_CUDA_SEED is the seed of the order, FAKE_CUDA_MEMORY_MIB the size of the device's memory, FAKE_CUDA_LOG a file to which every
 // call that copies, launches, waits, allocates or frees is written, and FAKE_CUDA_FAULTS a folder: the device fails when the folder
-// contains a file with the device's name in CUDA_VISIBLE_DEVICES, or 0.
+// contains a file with the device's name in CUDA_VISIBLE_DEVICES, or 0. With FAKE_CUDA_REGISTERED_LIMIT no more than so many bytes of
+// memory are registered at a time.
 
 #include <algorithm>
 #include <chrono>
@@ -253,17 +254,76 @@ class Device {
 
   bool is_pinned(const void *address) {
     const std::lock_guard lock(mutex_);
-    auto after = pinned_.upper_bound(const_cast<char *>(static_cast<const char *>(address)));
-    if (after == pinned_.begin()) {
+    return contains(pinned_, address) || contains(registered_, address);
+  }
+
+  cudaError_t register_host(void *memory, size_t size) {
+    static const size_t limit = number_from_environment("FAKE_CUDA_REGISTERED_LIMIT", SIZE_MAX);
+    const std::lock_guard lock(mutex_);
+    if (overlaps_registered(memory, size)) {
+      return cudaErrorHostMemoryAlreadyRegistered;
+    }
+    size_t all = size;
+    for (const auto &[start, length] : registered_) {
+      all += length;
+    }
+    if (all > limit) {
+      return cudaErrorMemoryAllocation;
+    }
+    registered_[static_cast<char *>(memory)] = size;
+    return cudaSuccess;
+  }
+
+  // Returns the size of the registered memory, or 0 if it is not registered.
+  size_t unregister_host(void *memory) {
+    const std::lock_guard lock(mutex_);
+    const auto found = registered_.find(static_cast<char *>(memory));
+    if (found == registered_.end()) {
+      return 0;
+    }
+    const size_t size = found->second;
+    registered_.erase(found);
+    return size;
+  }
+
+  bool is_registered(const void *address) {
+    const std::lock_guard lock(mutex_);
+    return contains(registered_, address);
+  }
+
+  // Returns false if a range of the host's memory is partly in a registration.
+  bool keeps_to_registration(const void *memory, size_t size) {
+    const std::lock_guard lock(mutex_);
+    if (!overlaps_registered(memory, size)) {
+      return true;
+    }
+    auto after = registered_.upper_bound(const_cast<char *>(static_cast<const char *>(memory)));
+    if (after == registered_.begin()) {
+      return false;
+    }
+    --after;
+    return static_cast<const char *>(memory) + size <= after->first + after->second;
+  }
+
+  std::mutex &mutex() { return mutex_; }
+
+ private:
+  static bool contains(const std::map<char *, size_t> &ranges, const void *address) {
+    auto after = ranges.upper_bound(const_cast<char *>(static_cast<const char *>(address)));
+    if (after == ranges.begin()) {
       return false;
     }
     --after;
     return static_cast<const char *>(address) < after->first + std::max<size_t>(after->second, 1);
   }
 
-  std::mutex &mutex() { return mutex_; }
+  bool overlaps_registered(const void *memory, size_t size) const {
+    const auto *begin = static_cast<const char *>(memory);
+    return std::any_of(registered_.begin(), registered_.end(), [&](const auto &range) {
+      return begin < range.first + range.second && range.first < begin + size;
+    });
+  }
 
- private:
   void work() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -307,6 +367,7 @@ class Device {
   Stream *legacy_ = nullptr;
   std::map<size_t, size_t> blocks_;
   std::map<char *, size_t> pinned_;
+  std::map<char *, size_t> registered_;
 };
 
 Device &device() {
@@ -398,6 +459,10 @@ cudaError_t copy(void *to, const void *from, size_t size, Stream *stream, bool w
   const bool in = !device().is_on_device(from);
   const bool out = !device().is_on_device(to);
   const bool pageable = (in && !device().is_pinned(from)) || (out && !device().is_pinned(to));
+  if ((in && !device().keeps_to_registration(from, size)) || (out && !device().keeps_to_registration(to, size))) {
+    return answer(cudaErrorInvalidValue);
+  }
+  const bool registered = in && device().is_registered(from);
   const char *kind = in && out ? "host" : in ? "in" : out ? "out" : "within";
   device().log("copy-%s%s %d %zu", kind, pageable ? "-pageable" : "", stream->id, size);
   if (pageable && in) {
@@ -407,6 +472,10 @@ cudaError_t copy(void *to, const void *from, size_t size, Stream *stream, bool w
     device().tell(stream, [=] { std::memcpy(device().inside(static_cast<char *>(to)), staged->data(), size); });
   } else {
     device().tell(stream, [=] {
+      if (registered && !device().is_registered(from)) {
+        std::fprintf(stderr, "memory was unregistered before a copy from it\n");
+        std::abort();
+      }
       std::memmove(device().inside(static_cast<char *>(to)), device().inside(static_cast<const char *>(from)), size);
     });
   }
@@ -636,6 +705,24 @@ cudaError_t cudaFreeHost(void *memory) {
     return answer(device().health());
   }
   return answer(device().unpin(memory) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostRegister(void *memory, size_t size, unsigned flags) {
+  device().log("register %zu", size);
+  if (const auto error = unsafe_call()) {
+    return answer(error);
+  }
+  // All memory that the worker registers is mapped for reading only.
+  return answer(flags == cudaHostRegisterReadOnly ? device().register_host(memory, size) : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostUnregister(void *memory) {
+  if (const auto error = unsafe_call()) {
+    return answer(error);
+  }
+  const size_t size = device().unregister_host(memory);
+  device().log("unregister %zu", size);
+  return answer(size > 0 ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *memory) {
@@ -878,8 +965,6 @@ REFUSED(cudaFuncSetAttribute)
 REFUSED(cudaGetSymbolAddress)
 REFUSED(cudaGraphDebugDotPrint)
 REFUSED(cudaGraphNodeGetDependencies)
-REFUSED(cudaHostRegister)
-REFUSED(cudaHostUnregister)
 REFUSED(cudaIpcCloseMemHandle)
 REFUSED(cudaIpcGetEventHandle)
 REFUSED(cudaIpcGetMemHandle)

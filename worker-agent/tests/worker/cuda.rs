@@ -9,7 +9,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use packhorse_cluster::{Capacity, ProfileRow, ProfileTable, TensorSpec};
+use packhorse_cluster::{Capacity, ProfileRow, ProfileTable, Program, TensorSpec};
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
     ExecutorChoice, PipelineSettings, ProfileTask, ServeTask, WorkerReport, exit_code,
@@ -24,13 +24,13 @@ use crate::{
 };
 
 /// A node with a stand-in device.
-struct Node {
+pub(crate) struct Node {
     dir: TempDir,
     environment: Vec<(&'static str, String)>,
 }
 
 impl Node {
-    fn new(environment: &[(&'static str, &str)]) -> Self {
+    pub(crate) fn new(environment: &[(&'static str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let runtime = stand_in();
         let path = |name| dir.path().join(name).display().to_string();
@@ -51,12 +51,12 @@ impl Node {
         }
     }
 
-    fn serve(&self, task: &ServeTask) -> Worker {
+    pub(crate) fn serve(&self, task: &ServeTask) -> Worker {
         Worker::serve_with(task, &self.environment)
     }
 
     /// Returns the device's log from this line on: `WHAT [STREAM [BYTES]]`.
-    fn log(&self, since: usize) -> Vec<String> {
+    pub(crate) fn log(&self, since: usize) -> Vec<String> {
         let log = fs::read_to_string(self.dir.path().join("log")).unwrap();
         log.lines().skip(since).map(str::to_owned).collect()
     }
@@ -88,6 +88,11 @@ fn task(
         ..tensor.clone()
     };
     let program = program(max_batch_size, vec![tensor.clone()], vec![output]);
+    task_of(module, program, pipeline)
+}
+
+/// Returns the task to serve a program on the device.
+pub(crate) fn task_of(module: &str, program: Program, pipeline: PipelineSettings) -> ServeTask {
     let artifact = modules().join(format!("{module}.pt"));
     let mut execution = execution(
         program,
@@ -105,7 +110,7 @@ fn rows_of_three() -> TensorSpec {
 }
 
 /// Returns all combinations of pipeline settings on a device.
-fn every_way() -> impl Iterator<Item = PipelineSettings> {
+pub(crate) fn every_way() -> impl Iterator<Item = PipelineSettings> {
     let ways = [(false, 1), (false, 3), (true, 1), (true, 2), (true, 4)];
     ways.into_iter().flat_map(|(streams, in_flight)| {
         [false, true].map(|graphs| PipelineSettings {

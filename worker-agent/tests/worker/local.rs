@@ -29,7 +29,7 @@ fn task() -> ServeTask {
 }
 
 /// The gateway's side of a local link.
-struct LocalLink {
+pub(crate) struct LocalLink {
     to_worker: Box<dyn Write>,
     from_worker: Box<dyn Read>,
     decoder: Decoder<ToGateway>,
@@ -70,12 +70,21 @@ impl LocalLink {
 
     /// Connects, shares memory and goes on through pipes. Returns the gateway's memory and the worker's, too.
     fn share(worker: &Worker, task: &ServeTask) -> (Self, Arena, View) {
+        Self::share_memory(worker, task, MEMORY)
+    }
+
+    /// Connects like `share`, with this many bytes of memory.
+    pub(crate) fn share_memory(
+        worker: &Worker,
+        task: &ServeTask,
+        size: usize,
+    ) -> (Self, Arena, View) {
         let (mut link, socket) = Self::connect(worker, task, Features::SHARED_MEMORY);
-        let inputs = Arena::new(MEMORY).unwrap();
+        let inputs = Arena::new(size).unwrap();
         let (batches, to_worker) = io::pipe().unwrap();
         let (from_worker, answers) = io::pipe().unwrap();
         let mut message = Vec::new();
-        ToWorker::Memory(MEMORY as u64).encode(&mut message);
+        ToWorker::Memory(size as u64).encode(&mut message);
         let passed = [inputs.as_fd(), batches.as_fd(), answers.as_fd()];
         send_with_descriptors(socket.as_fd(), &message, passed).unwrap();
         let mut buffer = [0; 64];
@@ -89,13 +98,13 @@ impl LocalLink {
         (link, inputs, View::open(file, size, size).unwrap())
     }
 
-    fn send(&mut self, message: &ToWorker) {
+    pub(crate) fn send(&mut self, message: &ToWorker) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         self.to_worker.write_all(&bytes).unwrap();
     }
 
-    fn message(&mut self) -> ToGateway {
+    pub(crate) fn message(&mut self) -> ToGateway {
         loop {
             let mut byte = [0];
             self.from_worker.read_exact(&mut byte).unwrap();
@@ -105,7 +114,7 @@ impl LocalLink {
         }
     }
 
-    fn close_reason(&mut self) -> String {
+    pub(crate) fn close_reason(&mut self) -> String {
         match self.message() {
             ToGateway::Close(reason) => reason,
             other => panic!("expected a reason, got {other:?}"),

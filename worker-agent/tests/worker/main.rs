@@ -9,6 +9,8 @@
 mod backbone;
 #[cfg(feature = "torch")]
 mod cuda;
+#[cfg(feature = "torch")]
+mod cuda_memory;
 mod gateway;
 #[cfg(feature = "torch")]
 mod inspect;

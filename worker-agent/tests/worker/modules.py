@@ -60,6 +60,11 @@ class Twice(torch.nn.Module):
         return x * 2.0
 
 
+class TwiceEach(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> Tuple[torch.Tensor, torch.Tensor]:
+        return a * 2.0, b * 2.0
+
+
 class TwiceExceptThree(torch.nn.Module):
     """Throws at a batch of three rows."""
 
@@ -301,5 +306,5 @@ rows_last = RowsLast().eval()
 for name, factor in [("Once", 1.0), ("Twice", 2.0)]:
     torch.jit.script(Headed(rows_last, Upright(factor)).eval()).save(f"{sys.argv[1]}/Upright{name}.pt")
 torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
-for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
+for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

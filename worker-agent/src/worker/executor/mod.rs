@@ -6,6 +6,7 @@
 
 mod error;
 mod fill;
+mod pieces;
 mod pool;
 pub(crate) mod recording;
 mod signature;
@@ -19,9 +20,11 @@ mod torch;
 
 pub(crate) use error::{ExecutionError, StartError};
 pub(crate) use fill::Fill;
+pub(crate) use pieces::pieces;
 pub(crate) use signature::{check_batch, check_outputs};
 pub(crate) use stages::{
-    ComputedBatch, Executed, Executor, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage,
+    ComputedBatch, Executed, Executor, InputMemory, LoadedBatch, OutputTensor, PreparedBatch,
+    RepeatedStage,
 };
 pub(crate) use start::{
     LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, start, start_together,

@@ -4,7 +4,7 @@ use std::{any::Any, sync::Arc, time::Duration};
 
 use packhorse_cluster::{ByteCount, Program};
 use packhorse_mapped::View;
-use packhorse_wire::TensorHeader;
+use packhorse_wire::{ByteRange, TensorHeader};
 
 use super::{error::ExecutionError, fill::Fill};
 
@@ -17,6 +17,11 @@ pub(crate) trait Executor: Send + Sync {
     /// # Errors
     /// If there is not enough memory.
     fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError>;
+
+    /// Prepares the memory of a gateway for [`PreparedBatch::map_inputs`].
+    fn prepare_memory(&self, mapped: View) -> Arc<dyn InputMemory> {
+        Arc::new(mapped)
+    }
 
     /// Runs batches of this executor and of those that were started with it, and returns the outcome of each.
     fn run_together(
@@ -55,15 +60,28 @@ pub(crate) trait Executor: Send + Sync {
     fn release_memory(&self) {}
 }
 
+/// The mapped memory of a gateway, in which inputs lie, with what its executor has prepared to read it.
+pub(crate) trait InputMemory: Any + Send + Sync {
+    /// Returns the mapping.
+    fn view(&self) -> &View;
+}
+
+impl InputMemory for View {
+    fn view(&self) -> &View {
+        self
+    }
+}
+
 /// A batch whose inputs are being filled.
 pub(crate) trait PreparedBatch: Any + Send {
     /// Returns the bytes of an input, [`TensorHeader::byte_len`] of them: little-endian, row-major, without gaps. Their content is
     /// undefined until it is written.
     fn input_mut(&mut self, index: usize) -> &mut [u8];
 
-    /// Takes the inputs from the mapped memory of the gateway, at these offsets; they do not change until the batch is answered.
-    /// Returns false if they must be written to [`PreparedBatch::input_mut`] instead.
-    fn map_inputs(&mut self, _memory: &Arc<View>, _offsets: &[u64]) -> bool {
+    /// Takes the inputs from the memory of a gateway, which [`Executor::prepare_memory`] has returned. These ranges, which are within it, have
+    /// the bytes of all inputs one after the other, and do not change until the batch is answered. Returns false if the inputs must be written
+    /// to [`PreparedBatch::input_mut`] instead.
+    fn map_inputs(&mut self, _memory: &Arc<dyn InputMemory>, _ranges: &[ByteRange]) -> bool {
         false
     }
 

@@ -1,10 +1,9 @@
 //! A batch in its three stages. Each stage enqueues work in a stream, records events before and after it, and returns; only the last stage
 //! waits, for the last event. Until then the memory that the device reads or writes is held.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{any::Any, ops::Range, sync::Arc, time::Duration};
 
-use packhorse_mapped::View;
-use packhorse_wire::TensorHeader;
+use packhorse_wire::{ByteRange, TensorHeader};
 use tch::Tensor;
 
 use super::{
@@ -12,12 +11,18 @@ use super::{
     error::TorchError,
     graphs::InputShapes,
     row_padding::RowPadding,
-    shim::{ALIGNMENT, Graph, HostTensor, SharedInputs, StageStream, StreamEvent, header_of},
+    shim::{
+        ALIGNMENT, Graph, HostTensor, RegisteredInputs, SharedInputs, StageStream, StreamEvent,
+        header_of,
+    },
 };
 use crate::executor::{
     error::ExecutionError,
     pool::Pooled,
-    stages::{ComputedBatch, Executed, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage},
+    stages::{
+        ComputedBatch, Executed, InputMemory, LoadedBatch, OutputTensor, PreparedBatch,
+        RepeatedStage,
+    },
 };
 
 /// A batch whose inputs are being filled.
@@ -28,19 +33,27 @@ pub(super) struct Prepared {
     inputs: Vec<BufferedTensor>,
     padding: Option<RowPadding>,
     /// The inputs if they are not in the buffers.
-    shared: Option<SharedInputs>,
+    mapped: Option<MappedInputs>,
+}
+
+/// The inputs of a batch in the memory of a gateway.
+enum MappedInputs {
+    /// The program, on the CPU, reads them there.
+    Shared(SharedInputs),
+    /// They are copied from there to the CUDA device.
+    Registered(RegisteredInputs),
 }
 
 /// A batch whose inputs are on the device, or are being copied there.
 pub(super) struct Loaded {
-    /// The first field, because it must be dropped first.
+    /// The first field, because it must be dropped first: it waits until the device uses no memory of the batch.
     buffers: HeldBuffers,
     layout: Vec<BufferedTensor>,
     inputs: Vec<Tensor>,
     copy_in: Interval,
     padding: Option<RowPadding>,
     /// The memory of the inputs if they are not in the buffers.
-    _shared: Option<SharedInputs>,
+    _mapped: Option<MappedInputs>,
 }
 
 /// A batch whose outputs are on the device, or are being computed.
@@ -143,7 +156,7 @@ impl Prepared {
             buffers,
             inputs,
             padding,
-            shared: None,
+            mapped: None,
         })
     }
 
@@ -173,12 +186,21 @@ impl PreparedBatch for Prepared {
         self.buffers.inputs.bytes_mut(range.start, len)
     }
 
-    fn map_inputs(&mut self, memory: &Arc<View>, offsets: &[u64]) -> bool {
-        if self.padding.is_none() && self.device.only_reads_inputs {
-            let headers = self.inputs.iter().map(|input| input.header.clone());
-            self.shared = SharedInputs::find(memory, offsets, headers.collect());
+    fn map_inputs(&mut self, memory: &Arc<dyn InputMemory>, ranges: &[ByteRange]) -> bool {
+        if self.padding.is_some() {
+            return false;
         }
-        self.shared.is_some()
+        let headers = self.inputs.iter().map(|input| &input.header);
+        self.mapped = if self.device.cuda_index.is_some() {
+            let memory: Arc<dyn Any + Send + Sync> = Arc::<dyn InputMemory>::clone(memory);
+            let memory = memory.downcast().expect("prepared by the executor");
+            RegisteredInputs::find(memory, ranges, headers).map(MappedInputs::Registered)
+        } else if self.device.only_reads_inputs {
+            SharedInputs::find(memory, ranges, headers.cloned().collect()).map(MappedInputs::Shared)
+        } else {
+            None
+        };
+        self.mapped.is_some()
     }
 
     fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError> {
@@ -194,21 +216,25 @@ impl Prepared {
             mut buffers,
             inputs: layout,
             padding,
-            shared,
+            mapped,
         } = self;
         if let Some(padding) = padding {
             for Range { start, end } in layout.iter().map(BufferedTensor::range) {
                 padding.fill(buffers.inputs.bytes_mut(start, end - start));
             }
         }
+        // Declared after `mapped`, so that it is dropped first after an error.
         let buffers = HeldBuffers {
             device,
             buffers: Some(buffers),
         };
         let stream = &buffers.device.streams.copy_in;
         let start = stream.record_event()?;
-        let inputs = match &shared {
-            Some(shared) => shared.tensors()?,
+        let inputs = match &mapped {
+            Some(MappedInputs::Shared(inputs)) => inputs.tensors()?,
+            Some(MappedInputs::Registered(inputs)) => {
+                inputs.copy_to_device(stream, layout.iter().map(|input| &input.header))?
+            }
             None => buffers.copy_to_device(&layout)?,
         };
         let end = stream.record_event()?;
@@ -218,7 +244,7 @@ impl Prepared {
             inputs,
             copy_in: Interval { start, end },
             padding,
-            _shared: shared,
+            _mapped: mapped,
         })
     }
 }

@@ -20,8 +20,8 @@ pub(super) struct Device {
     graphs: RwLock<Graphs>,
     /// The index of the CUDA device; `None` is the CPU.
     pub(super) cuda_index: Option<u32>,
-    /// True if programs may get inputs in the host memory of another process: the device is the CPU, and no run writes to them or keeps
-    /// one.
+    /// True if programs may get inputs in the host memory of another process itself, and not copies: the device is the CPU, and no run writes
+    /// to them or keeps one.
     pub(super) only_reads_inputs: bool,
     /// The streams of the stages.
     pub(super) streams: Streams,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use packhorse_cluster::{ByteCount, Program};
+use packhorse_mapped::View;
 use packhorse_wire::TensorHeader;
 
 use super::{
@@ -14,13 +15,13 @@ use super::{
     process_memory,
     programs::Programs,
     record_graphs::record,
-    shim::{self, Buffer, Module, Optimization},
+    shim::{self, Buffer, Module, Optimization, RegisteredMemory},
     together,
 };
 use crate::executor::{
     error::{ExecutionError, StartError},
     fill::Fill,
-    stages::{Executed, Executor, PreparedBatch},
+    stages::{Executed, Executor, InputMemory, PreparedBatch},
     synthetic,
 };
 
@@ -153,6 +154,13 @@ fn check_arity(program: &Program, (required, accepted): (usize, usize)) -> Resul
 impl Executor for TorchExecutor {
     fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
         Ok(Box::new(Prepared::new(&self.device, inputs)?))
+    }
+
+    fn prepare_memory(&self, mapped: View) -> Arc<dyn InputMemory> {
+        match self.device.cuda_index {
+            Some(index) => Arc::new(RegisteredMemory::new(mapped, index)),
+            None => Arc::new(mapped),
+        }
     }
 
     fn run_together(

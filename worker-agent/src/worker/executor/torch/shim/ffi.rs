@@ -37,6 +37,13 @@ pub(super) struct Graph {
     opaque: [u8; 0],
 }
 
+/// The type `packhorse_piece`.
+#[repr(C)]
+pub(super) struct Piece {
+    pub(super) memory: *const c_void,
+    pub(super) size: u64,
+}
+
 pub(super) type TensorPtr = *mut torch_sys::C_tensor;
 pub(super) type ConstTensorPtr = *const torch_sys::C_tensor;
 pub(super) type Message = *mut *mut c_char;
@@ -202,6 +209,27 @@ unsafe extern "C" {
         stream: *const Stream,
         destination: TensorPtr,
         source: ConstTensorPtr,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_host_register(
+        cuda_device: c_int,
+        memory: *const c_void,
+        size: u64,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_host_unregister(
+        cuda_device: c_int,
+        memory: *const c_void,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_stream_join(
+        stream: *const Stream,
+        pieces: *const Piece,
+        piece_count: usize,
+        scalar_type: c_int,
+        dims: *const i64,
+        rank: usize,
+        tensor: *mut TensorPtr,
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_cuda_peak_memory(

@@ -14,6 +14,7 @@ mod module;
 mod operators;
 mod process;
 mod profiler;
+mod registered_memory;
 mod shared_inputs;
 mod stream;
 
@@ -26,5 +27,6 @@ pub(super) use operators::{Input, operators};
 pub(in crate::executor) use process::exit_now;
 pub(super) use process::on_terminate;
 pub(super) use profiler::{ProfilerRange, ProfilerRecording};
+pub(super) use registered_memory::{RegisteredInputs, RegisteredMemory};
 pub(super) use shared_inputs::SharedInputs;
 pub(super) use stream::{StageStream, StreamEvent};

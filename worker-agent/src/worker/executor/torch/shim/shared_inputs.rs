@@ -2,8 +2,7 @@
 
 use std::{ptr::NonNull, sync::Arc};
 
-use packhorse_mapped::View;
-use packhorse_wire::TensorHeader;
+use packhorse_wire::{ByteRange, TensorHeader};
 use tch::Tensor;
 
 use super::{
@@ -11,39 +10,40 @@ use super::{
     call::create_tensor,
     ffi,
 };
-use crate::executor::torch::error::TorchError;
+use crate::executor::{stages::InputMemory, torch::error::TorchError};
 
 /// The inputs of a batch in another process's memory, which can only be read.
 pub(in crate::executor::torch) struct SharedInputs {
     addresses: Vec<NonNull<u8>>,
     headers: Vec<TensorHeader>,
     /// Keeps the memory mapped.
-    _memory: Arc<View>,
+    _memory: Arc<dyn InputMemory>,
 }
 
 // SAFETY: the addresses are of memory that belongs to no thread and stays mapped as long as this lives.
 unsafe impl Send for SharedInputs {}
 
 impl SharedInputs {
-    /// Finds inputs at these offsets; `None` if one is not within the memory, or not aligned as libtorch aligns tensors.
+    /// Finds inputs that lie in these ranges; `None` if they lie in several, or one is not within the memory, or not aligned as libtorch aligns
+    /// tensors.
     pub(in crate::executor::torch) fn find(
-        memory: &Arc<View>,
-        offsets: &[u64],
+        memory: &Arc<dyn InputMemory>,
+        ranges: &[ByteRange],
         headers: Vec<TensorHeader>,
     ) -> Option<Self> {
-        let find = |(offset, header): (&u64, &TensorHeader)| {
-            let address = memory.address(*offset, header.byte_len() as usize).ok()?;
+        let [range] = ranges else { return None };
+        let mut offset = range.offset;
+        let find = |header: &TensorHeader| {
+            let length = header.byte_len();
+            let address = memory.view().address(offset, length as usize).ok()?;
+            offset += length;
             address
                 .addr()
                 .get()
                 .is_multiple_of(ALIGNMENT)
                 .then_some(address)
         };
-        let addresses = offsets
-            .iter()
-            .zip(&headers)
-            .map(find)
-            .collect::<Option<_>>()?;
+        let addresses = headers.iter().map(find).collect::<Option<_>>()?;
         Some(Self {
             addresses,
             headers,
