@@ -141,8 +141,28 @@ pub(super) fn input_buffer_size(inputs: &[TensorHeader]) -> usize {
 impl Prepared {
     /// Waits for free buffers and prepares a batch in them.
     pub(super) fn new(device: &Arc<Device>, inputs: &[TensorHeader]) -> Result<Self, TorchError> {
-        let programs = device.programs();
-        let padding = programs.and_then(|programs| RowPadding::for_batch(programs, inputs));
+        let padding = RowPadding::for_batch(inputs, |rows| {
+            let required = device.required_rows(rows);
+            let recorded = device.graphs().padded_rows(inputs, required);
+            recorded.unwrap_or(required)
+        });
+        Self::with_padding(device, inputs, padding)
+    }
+
+    /// Waits for free buffers and prepares a batch whose run will be recorded.
+    pub(super) fn to_record(
+        device: &Arc<Device>,
+        inputs: &[TensorHeader],
+    ) -> Result<Self, TorchError> {
+        let padding = RowPadding::for_batch(inputs, |rows| device.required_rows(rows));
+        Self::with_padding(device, inputs, padding)
+    }
+
+    fn with_padding(
+        device: &Arc<Device>,
+        inputs: &[TensorHeader],
+        padding: Option<RowPadding>,
+    ) -> Result<Self, TorchError> {
         let padded = inputs.iter().map(|input| match padding {
             Some(padding) => padding.padded_header(input),
             None => Ok(input.clone()),

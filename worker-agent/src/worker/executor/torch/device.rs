@@ -148,6 +148,12 @@ impl Device {
         Graph::record(module, &self.streams.compute, inputs, pool_owner)
     }
 
+    /// Returns the number of rows that the program for a batch of `rows` rows gets at least.
+    pub(super) fn required_rows(&self, rows: u64) -> u64 {
+        let programs = self.programs();
+        programs.map_or(rows, |programs| programs.padded_rows(rows))
+    }
+
     /// Returns the programs of the model's file; `None` if it shares its code.
     pub(super) fn programs(&self) -> Option<&Programs<Module>> {
         match &self.code {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use packhorse_wire::TensorHeader;
+
 use super::shim::Graph;
 
 /// The shapes of a batch's inputs.
@@ -36,6 +38,20 @@ impl Graphs {
         self.by_shapes.get(shapes)
     }
 
+    /// Returns the number of rows of the smallest recording that a batch of `rows` rows with these inputs can be padded to; `None` if the batch
+    /// needs no padding, or there is no such recording.
+    pub(super) fn padded_rows(&self, inputs: &[TensorHeader], rows: u64) -> Option<u64> {
+        if self.is_empty() {
+            return None;
+        }
+        let shape = |input: &TensorHeader| {
+            let rest = input.shape().dims().iter().skip(1);
+            let dims = std::iter::once(&rows).chain(rest);
+            dims.map(|dim| dim.cast_signed()).collect()
+        };
+        padded_rows(&self.by_shapes, &inputs.iter().map(shape).collect())
+    }
+
     /// Returns the recording with the largest inputs, which have different numbers of rows.
     pub(super) fn largest(&self) -> Option<&Graph> {
         self.by_shapes.values().next_back()
@@ -53,5 +69,42 @@ impl Graphs {
             Some(reason) => Err(reason),
             None => Err("not requested"),
         }
+    }
+}
+
+/// Returns the least rows among the recorded shapes that differ from these, which have equal rows, only in having more, and at most twice as
+/// many: beyond that a run kernel by kernel is as fast.
+fn padded_rows<T>(recorded: &BTreeMap<InputShapes, T>, shapes: &InputShapes) -> Option<u64> {
+    // All recorded inputs have the same shapes but for their rows, which come first.
+    let (next, _) = recorded.range::<InputShapes, _>(shapes..).next()?;
+    let (rows, padded) = (*shapes.first()?.first()?, *next.first()?.first()?);
+    let extends = |(wanted, recorded): (&Vec<i64>, &Vec<i64>)| {
+        recorded.first() == Some(&padded) && recorded.get(1..) == wanted.get(1..)
+    };
+    let fits = next.len() == shapes.len() && shapes.iter().zip(next).all(extends);
+    (fits && padded != rows && padded <= 2 * rows).then(|| padded.cast_unsigned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_is_padded_to_the_next_recording_of_at_most_twice_its_rows() {
+        let shapes = |rows: i64| vec![vec![rows, 3, 7], vec![rows]];
+        let recorded: BTreeMap<InputShapes, u8> =
+            [1, 2, 4, 8, 16, 64].map(|rows| (shapes(rows), 0)).into();
+        let padded = |rows| padded_rows(&recorded, &shapes(rows));
+        assert_eq!(
+            [3, 5, 9, 32].map(padded),
+            [Some(4), Some(8), Some(16), Some(64)]
+        );
+        assert_eq!([1, 8, 17, 31, 64, 65].map(padded), [None; 6]);
+        assert_eq!(padded_rows(&recorded, &vec![vec![3, 3, 8], vec![3]]), None);
+        assert_eq!(padded_rows(&recorded, &vec![vec![3, 3, 7]]), None);
+        assert_eq!(
+            padded_rows(&BTreeMap::<InputShapes, u8>::new(), &shapes(3)),
+            None
+        );
     }
 }

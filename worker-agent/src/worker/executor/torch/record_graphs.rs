@@ -10,7 +10,7 @@ use crate::{
     executor::{fill::Fill, synthetic},
 };
 
-/// The time limit for recording. A batch whose size is not recorded runs kernel by kernel.
+/// The time limit for recording. A batch whose size is not recorded is padded to one that is, or runs kernel by kernel.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Records the runs of these batch sizes, which have all run, until the first that cannot be recorded or the time limit. The largest comes
@@ -47,7 +47,7 @@ fn record_one(
 ) -> Result<(InputShapes, Graph), String> {
     let summary = |error: TorchError| error.summary();
     let inputs = synthetic::input_headers(program, rows).map_err(|e| e.to_string())?;
-    let mut batch = Prepared::new(device, &inputs).map_err(summary)?;
+    let mut batch = Prepared::to_record(device, &inputs).map_err(summary)?;
     synthetic::fill_inputs(&mut batch, program, fill);
     batch.record(pool_owner).map_err(summary)
 }

@@ -1,12 +1,9 @@
-//! The padding of a batch with copies of its first row, for a program that requires more rows.
+//! The padding of a batch with copies of its first row, for a program that requires more rows, or a recorded run that has more.
 
 use packhorse_cluster::Shape;
 use packhorse_wire::TensorHeader;
 
-use super::{
-    error::{TorchError, TorchErrorKind},
-    programs::Programs,
-};
+use super::error::{TorchError, TorchErrorKind};
 
 /// The rows of a batch and of the inputs that the program gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,13 +13,20 @@ pub(super) struct RowPadding {
 }
 
 impl RowPadding {
-    /// Returns the padding for a batch; `None` if it needs none, or its inputs have different numbers of rows.
-    pub(super) fn for_batch<T>(programs: &Programs<T>, inputs: &[TensorHeader]) -> Option<Self> {
+    /// Returns the padding for a batch, of whose rows `padded_rows` makes those that the program gets; `None` if it needs none, or its inputs
+    /// have different numbers of rows.
+    pub(super) fn for_batch(
+        inputs: &[TensorHeader],
+        padded_rows: impl FnOnce(u64) -> u64,
+    ) -> Option<Self> {
         let rows = |input: &TensorHeader| input.shape().dims().first().copied();
         let batch_rows = rows(inputs.first()?)?;
-        let padded_rows = programs.padded_rows(batch_rows);
         let equal = inputs.iter().all(|input| rows(input) == Some(batch_rows));
-        (padded_rows != batch_rows && batch_rows > 0 && equal).then_some(Self {
+        if batch_rows == 0 || !equal {
+            return None;
+        }
+        let padded_rows = padded_rows(batch_rows);
+        (padded_rows != batch_rows).then_some(Self {
             batch_rows,
             padded_rows,
         })
