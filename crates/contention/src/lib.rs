@@ -22,5 +22,6 @@ pub use pairs::{PairMember, PairTable, PairTableError};
 pub use service::ServiceTimes;
 pub use shared_device::{CompletedBatch, QueuedBatch, SharedDevice};
 pub use slowdown::{
-    BySaturation, ColocatedReplica, MeasuredSlowdown, Sensitivity, Slowdown, SlowdownModel,
+    BySaturation, ColocatedReplica, MeasuredSlowdown, Sensitivity, Slowdown, SlowdownBesideSet,
+    SlowdownModel,
 };

@@ -18,7 +18,7 @@ use self::{
 };
 use crate::ComputeDemand;
 
-pub use self::saturation::BySaturation;
+pub use self::saturation::{BySaturation, SlowdownBesideSet};
 
 /// The largest number of device kinds in a model. Of more, the least recently observed are forgotten.
 const MAX_KINDS: usize = 32;
@@ -117,12 +117,13 @@ pub struct Sensitivity {
 ///
 /// Therefore a pair that was never observed together is predicted from observations of each with other neighbours.
 ///
-/// `common` is one effect while multiprocessors are free (`θ′`), and another while the active replicas need more than there are (`θ″`): an H200 slowed small batches, which left 10 % of it free, by 1.5 times, and two replicas that needed 140 % by only 1.1 times beyond
-/// their share. Beside the active neighbours `A` a batch takes, as a multiple of its time alone,
+/// `common` is one effect while multiprocessors are free (`θ′`), and another while the active replicas need more than there are (`θ″`): an
+/// H200 slowed small batches, which left 10 % of it free, by 1.5 times, and two replicas that needed 140 % by only 1.1 times beyond their
+/// share. Beside active neighbours a batch takes, as a multiple of its time alone,
 ///
 /// ```text
-/// 1 + Σ θ′ᵢⱼ · uⱼ / 100                                             if S = uᵢ + Σ uⱼ ≤ 100, and otherwise the larger of
-/// 1 + Σ θ′ᵢⱼ · uⱼ / 100 · (100 − uᵢ) / Σ uⱼ   and   S / 100 · (1 + Σ θ″ᵢⱼ · uⱼ / 100)
+/// 1 + Σ θ′ᵢⱼ · uⱼ / 100                                 if S = uᵢ + Σ uⱼ ≤ 100, and otherwise the larger of
+/// 1 + (100 − uᵢ) / Σ uⱼ · Σ θ′ᵢⱼ · uⱼ / 100   and   S / 100 · (1 + Σ θ″ᵢⱼ · uⱼ / 100)
 /// ```
 ///
 /// so that no neighbour slows a batch less by needing more. With `θ′ = θ″` it is the form above.

@@ -1,12 +1,10 @@
 //! The mean slowdown of a replica whose neighbours are active for a part of the time.
 
-use crate::{interference::proportional_rate, slowdown::BySaturation};
+use super::saturation::{BySaturation, SlowdownBesideSet};
 
 /// The largest number of neighbours whose activity is enumerated: those of the highest mean utilisation. The others count as always
 /// active at their mean utilisation.
 const MAX_ENUMERATED: usize = 8;
-/// The least factor by which active neighbours may lengthen a batch, whatever was learned.
-const MIN_FACTOR: f64 = 0.2;
 
 /// A replica on the same device.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,44 +26,6 @@ pub(super) struct ColocationSlowdown {
     pub(super) gradient: Vec<BySaturation<f64>>,
 }
 
-/// The time of a batch over its time alone while a set of neighbours is active.
-struct SetSlowdown {
-    slowdown: f64,
-    /// The derivative of `slowdown` by a neighbour's sensitivity, per percent of the neighbour's utilisation.
-    derivative: BySaturation<f64>,
-}
-
-impl SetSlowdown {
-    /// Calculates the slowdown of a replica of the utilisation `own` beside neighbours of the utilisation `others`, which cause the relative
-    /// slowdown `contention`.
-    fn new(own: f64, others: f64, contention: BySaturation<f64>) -> Self {
-        let factor = |contention: f64| (1.0 + contention).max(MIN_FACTOR);
-        let is_free = |contention: f64| f64::from(1.0 + contention > MIN_FACTOR) / 100.0;
-        // The part of the neighbours' use for which the device has multiprocessors.
-        let spare = ((100.0 - own).max(0.0) / others.max(f64::MIN_POSITIVE)).min(1.0);
-        let up_to_capacity = factor(spare * contention.unsaturated);
-        let shared = 1.0 / proportional_rate(own + others, others > 0.0);
-        let beyond_capacity = shared * factor(contention.saturated);
-        if own + others <= 100.0 || up_to_capacity >= beyond_capacity {
-            Self {
-                slowdown: up_to_capacity,
-                derivative: BySaturation {
-                    unsaturated: spare * is_free(spare * contention.unsaturated),
-                    saturated: 0.0,
-                },
-            }
-        } else {
-            Self {
-                slowdown: beyond_capacity,
-                derivative: BySaturation {
-                    unsaturated: 0.0,
-                    saturated: shared * is_free(contention.saturated),
-                },
-            }
-        }
-    }
-}
-
 impl ColocationSlowdown {
     /// Calculates the slowdown of a replica of the effective utilisation `own`. Neighbours are active independently of each other
     /// and of the replica. With `A` the set of active neighbours,
@@ -74,7 +34,7 @@ impl ColocationSlowdown {
     /// slowdown = 1 / E[ 1 / slowdown(A) ]
     /// ```
     ///
-    /// because over a long time a replica progresses at its mean rate. [`crate::SlowdownModel`] has the slowdown beside a set.
+    /// because over a long time a replica progresses at its mean rate. [`SlowdownBesideSet`] has the slowdown beside a set.
     pub(super) fn new(own: f64, neighbours: &[Neighbour]) -> Self {
         let mut order: Vec<usize> = (0..neighbours.len()).collect();
         let mean_utilization = |i: &usize| neighbours[*i].busy * neighbours[*i].utilization;
@@ -99,7 +59,7 @@ impl ColocationSlowdown {
                     probability *= 1.0 - neighbour.busy;
                 }
             }
-            let beside = SetSlowdown::new(own, others, contention);
+            let beside = SlowdownBesideSet::new(own, others, contention);
             rate += probability / beside.slowdown;
             let weight = probability / (beside.slowdown * beside.slowdown);
             let enumerated = enumerated.iter().enumerate();

@@ -1,18 +1,12 @@
 //! The speed of a replica beside others that are active some of the time.
 //!
-//! While the replicas of a set `A` compute beside replica `k`, it progresses at
-//!
-//! ```text
-//! rate_k(A) = 1 / (1 + Σ_A θ′_kj · u_j / 100)                                                     if S = u_k + Σ_A u_j ≤ 100, else
-//!             1 / max(1 + (100 - u_k) / Σ_A u_j · Σ_A θ′_kj · u_j / 100, S / 100 · (1 + Σ_A θ″_kj · u_j / 100))
-//! ```
-//!
-//! of its solo speed: the rule of `packhorse_contention::Interference`, and the slowdown learned beyond it (`SlowdownModel`). The others
+//! While the replicas of a set `A` compute beside replica `k`, its time is its solo time multiplied by
+//! `packhorse_contention::SlowdownBesideSet`, which has the rule of `Interference` and the slowdown learned beyond it. The others
 //! are assumed to be active independently of each other, each with the probability that it is busy; the relative speed is the mean over
 //! all sets. Independence is consistent with the rule: where every replica uses the whole device, `busy_k · speed_k` summed over the
 //! replicas is exactly the probability that one is busy, so that work is neither made nor lost.
 
-use packhorse_contention::BySaturation;
+use packhorse_contention::{BySaturation, SlowdownBesideSet};
 
 /// Another replica of the same device.
 #[derive(Clone, Copy, Debug)]
@@ -51,20 +45,6 @@ struct ActiveSet {
     utilization: f64,
     slowdown: BySaturation<f64>,
     probability: f64,
-}
-
-impl ActiveSet {
-    /// Returns the speed of a replica that uses `own` percent of the device, relative to its solo speed.
-    fn speed_beside(&self, own: f64) -> f64 {
-        let total = own + self.utilization;
-        if total <= 100.0 {
-            return 1.0 / (1.0 + self.slowdown.unsaturated);
-        }
-        let spare = (100.0 - own).max(0.0) / self.utilization.max(f64::MIN_POSITIVE);
-        let up_to_capacity = 1.0 + spare * self.slowdown.unsaturated;
-        let beyond_capacity = total / 100.0 * (1.0 + self.slowdown.saturated);
-        1.0 / f64::max(up_to_capacity, beyond_capacity)
-    }
 }
 
 /// The distribution of the active neighbours of one replica.
@@ -122,7 +102,8 @@ impl ActiveNeighbours {
         }
         let (mut mean, mut square) = (0.0, 0.0);
         for set in &self.sets {
-            let rate = set.speed_beside(own);
+            let beside = SlowdownBesideSet::new(own, set.utilization, set.slowdown);
+            let rate = 1.0 / beside.slowdown;
             mean += set.probability * rate;
             square += set.probability * rate * rate;
         }
