@@ -3,6 +3,7 @@
     python probe.py facts                    versions, and the number of usable GPUs
     python probe.py copies cuda BYTES        the speed of copies from pinned memory to the device, in bytes/s
     python probe.py multiprocessors          the number of multiprocessors of a process with this environment
+    python probe.py green-contexts           the time to make and to change to a part of the multiprocessors, in ms
     python probe.py fault assert             causes a fault on the GPU: a kernel fails an assertion, or writes to an
     python probe.py fault address            address that is not the process's
 """
@@ -70,6 +71,45 @@ def multiprocessors() -> dict:
     return {"multiprocessors": count.value}
 
 
+def green_contexts() -> dict:
+    """Makes green contexts, which are parts of the multiprocessors within one process, and runs a matrix product in each."""
+    from torch.cuda.green_contexts import GreenContext
+
+    x = torch.randn(4096, 4096, device="cuda")
+
+    def product_ms() -> float:
+        for _ in range(3):
+            torch.mm(x, x)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for _ in range(10):
+            torch.mm(x, x)
+        torch.cuda.synchronize()
+        return (time.perf_counter() - started) * 1e2
+
+    whole = torch.cuda.get_device_properties(0).multi_processor_count
+    parts = [{"multiprocessors": whole, "product_ms": product_ms()}]
+    for share in (4, 2):
+        started = time.perf_counter()
+        context = GreenContext.create(whole // share // 8 * 8)
+        made = time.perf_counter()
+        context.set_context()
+        torch.mm(x, x)
+        torch.cuda.synchronize()
+        changed = time.perf_counter()
+        ms = product_ms()
+        context.pop_context()
+        parts.append(
+            {
+                "multiprocessors": whole // share // 8 * 8,
+                "product_ms": ms,
+                "make_ms": (made - started) * 1e3,
+                "change_ms": (changed - made) * 1e3 - ms,
+            }
+        )
+    return {"parts": parts}
+
+
 # A kernel that writes to the address 16.
 WRITE_TO_NO_ADDRESS = b"""
 .version 7.0
@@ -125,6 +165,7 @@ def main() -> None:
         "facts": facts,
         "copies": lambda: copies(arguments[0], int(arguments[1])),
         "multiprocessors": multiprocessors,
+        "green-contexts": green_contexts,
         "fault": lambda: fault(arguments[0]),
     }
     sys.stdout.write(json.dumps(probes[probe]()) + "\n")

@@ -246,6 +246,11 @@ impl Host {
         (self.backend == Backend::Nvidia && !self.quick).then_some(target)
     }
 
+    /// Returns the time until the time limit of the whole check.
+    pub(crate) fn time_left(&self) -> Duration {
+        self.deadline.saturating_duration_since(now())
+    }
+
     /// Returns true if the time limit of the whole check is over.
     pub(crate) fn is_out_of_time(&self) -> bool {
         now() >= self.deadline

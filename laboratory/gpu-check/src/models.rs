@@ -60,6 +60,11 @@ impl Model {
         self.folder.join("model.json")
     }
 
+    /// Returns the path of the profile that this host measured, which later runs with the same work folder use again.
+    pub(crate) fn profile_file(&self) -> PathBuf {
+        self.folder.join("profile.csv")
+    }
+
     /// Reads the example with a number of rows, one of [`EXAMPLE_ROWS`].
     pub(crate) fn example(&self, rows: u32) -> anyhow::Result<Example> {
         let read = |what: &str| {

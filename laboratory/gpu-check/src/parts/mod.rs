@@ -6,7 +6,10 @@ mod devices;
 mod faults;
 mod goodput;
 mod graphs;
+mod green_contexts;
+mod memory;
 mod mps;
+mod precision;
 mod profiles;
 mod streams;
 mod throughput;
@@ -14,7 +17,7 @@ mod throughput;
 use crate::part::Part;
 
 /// All parts, in the order in which they run: first those that others depend on, last those that the time limit may cut short.
-pub(crate) const PARTS: [&dyn Part; 11] = [
+pub(crate) const PARTS: [&dyn Part; 14] = [
     &devices::Devices,
     &correctness::CORRECTNESS,
     &throughput::Throughput,
@@ -22,6 +25,9 @@ pub(crate) const PARTS: [&dyn Part; 11] = [
     &streams::Streams,
     &graphs::Graphs,
     &mps::Mps,
+    &green_contexts::GreenContexts,
+    &precision::Precision,
+    &memory::Memory,
     &faults::Faults,
     &goodput::Goodput,
     &profiles::Profiles,

@@ -27,6 +27,14 @@ const THESIS: &str = include_str!("../../../../profiles/v100-thesis.csv");
 const THESIS_KIND: &str = "V100-SXM2-16GB";
 /// The time limit for loading, warming up and the last batch size, in addition to the time in which batch sizes are begun.
 const FINISH_LIMIT: Duration = Duration::from_mins(2);
+/// The shortest time in which batch sizes of one model are begun.
+const SHORTEST_TIME: Duration = Duration::from_secs(3);
+/// The longest time in which batch sizes of one model are begun.
+const LONGEST_TIME: Duration = Duration::from_secs(20);
+/// The time in which batch sizes of one small model are begun.
+const QUICK_TIME: Duration = Duration::from_secs(2);
+/// The time for making a model, and for its worker to start and load it.
+const START_TIME: Duration = Duration::from_secs(6);
 
 impl Part for Profiles {
     fn name(&self) -> &'static str {
@@ -39,6 +47,7 @@ impl Part for Profiles {
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
         let others: &[&str] = if host.quick { &[] } else { &OTHER_MODELS };
+        let names: Vec<&'static str> = MAIN_MODELS.iter().chain(others).copied().collect();
         let thesis = ProfileTable::from_csv(THESIS).context("read the thesis' profiles")?;
         let mut table = Table {
             title: "Comparison with the thesis' V100 (PyTorch 2.4, FP32, eager)",
@@ -46,7 +55,8 @@ impl Part for Profiles {
             rows: Vec::new(),
         };
         let mut measured = ProfileTable::default();
-        for &name in MAIN_MODELS.iter().chain(others) {
+        let path = csv_path(&host.report);
+        for (index, &name) in names.iter().enumerate() {
             if host.is_out_of_time() {
                 section.out_of_time(name);
                 continue;
@@ -57,7 +67,8 @@ impl Part for Profiles {
                 section.unavailable(name, reason);
                 continue;
             };
-            match measure(host, model) {
+            let time_limit = time_for_one(host.time_left(), names.len() - index, host.quick);
+            match measure_once(host, model, time_limit) {
                 Ok(profile) => {
                     section.number(
                         format!("{name}: batch sizes measured"),
@@ -74,13 +85,14 @@ impl Part for Profiles {
                             .map(|row| comparison_row(name, row, theirs)),
                     );
                     measured.insert(name.parse()?, host.devices[0].kind.clone(), profile);
+                    // After every model, so that a check that is ended keeps what it has measured.
+                    fs::write(&path, measured.to_csv())
+                        .with_context(|| format!("write {}", path.display()))?;
                 }
                 Err(e) => section.failed(name, format!("{e:#}")),
             }
         }
         section.table(table);
-        let path = csv_path(&host.report);
-        fs::write(&path, measured.to_csv()).with_context(|| format!("write {}", path.display()))?;
         section.fact(
             "profiles for packhorse plan and simulate",
             path.display().to_string(),
@@ -95,11 +107,39 @@ fn csv_path(report: &Path) -> PathBuf {
     report.with_file_name(format!("{stem}-profiles.csv"))
 }
 
+/// Returns the time in which batch sizes of one model are begun: an equal part of what is left, less what starting the worker takes.
+fn time_for_one(left: Duration, models: usize, quick: bool) -> Duration {
+    if quick {
+        return QUICK_TIME;
+    }
+    let share = left / u32::try_from(models).expect("few models");
+    share
+        .saturating_sub(START_TIME)
+        .clamp(SHORTEST_TIME, LONGEST_TIME)
+}
+
+/// Returns the profile that an earlier run with the same work folder measured, or measures it and keeps it there.
+fn measure_once(host: &Host, model: &Model, time_limit: Duration) -> anyhow::Result<Profile> {
+    let (id, kind) = (model.name.parse()?, &host.devices[0].kind);
+    let kept = model.profile_file();
+    let earlier = fs::read_to_string(&kept)
+        .ok()
+        .and_then(|csv| ProfileTable::from_csv(&csv).ok())
+        .and_then(|table| table.get(&id, kind).cloned());
+    if let Some(profile) = earlier {
+        return Ok(profile);
+    }
+    let profile = measure(host, model, time_limit)?;
+    let mut table = ProfileTable::default();
+    table.insert(id, kind.clone(), profile.clone());
+    fs::write(&kept, table.to_csv()).with_context(|| format!("write {}", kept.display()))?;
+    Ok(profile)
+}
+
 /// Measures a model on the first device with the worker.
-fn measure(host: &Host, model: &Model) -> anyhow::Result<Profile> {
+fn measure(host: &Host, model: &Model, time_limit: Duration) -> anyhow::Result<Profile> {
     let folder = host.create_folder("profile")?;
     let handoff = Handoff::new(&folder);
-    let time_limit = Duration::from_secs(if host.quick { 2 } else { 20 });
     let given = &model.registration;
     let id: ModelId = model.name.parse()?;
     let kind = host.devices[0].kind.clone();
@@ -205,6 +245,15 @@ mod tests {
         assert_eq!(line[10], 47.07);
         row.batch_size = 5;
         assert_eq!(comparison_row("alexnet", &row, Some(v100))[3], Value::Null);
+    }
+
+    #[test]
+    fn models_share_the_time_that_is_left() {
+        let seconds = Duration::from_secs;
+        assert_eq!(time_for_one(seconds(208), 13, false), seconds(10));
+        assert_eq!(time_for_one(seconds(1200), 13, false), LONGEST_TIME);
+        assert_eq!(time_for_one(seconds(10), 13, false), SHORTEST_TIME);
+        assert_eq!(time_for_one(seconds(1200), 3, true), QUICK_TIME);
     }
 
     #[test]
