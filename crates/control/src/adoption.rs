@@ -168,7 +168,6 @@ impl Controller {
     /// Rolls out a plan that is stored.
     pub(crate) fn adopt(
         &mut self,
-        _now: Time,
         record: Arc<PlanRecord>,
         mut replicas: Vec<PlacedReplica>,
     ) {

@@ -299,7 +299,7 @@ impl Controller {
                 replicas,
                 reasons,
             } => match result {
-                Ok(()) => self.adopt(now, record, replicas),
+                Ok(()) => self.adopt(record, replicas),
                 Err(_) => self.plan_not_stored(now, reasons),
             },
             Pending::Measured(model, kind, measurement) => match result {
