@@ -50,7 +50,7 @@ class Headed:
 
 @pytest.fixture
 def headed(new_cluster: Callable[..., Cluster]) -> Headed:
-    return Headed(new_cluster())
+    return Headed(new_cluster("--shared-backbones", "on"))
 
 
 def image(seed: int, rows: int = 1) -> np.ndarray:

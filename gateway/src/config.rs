@@ -218,13 +218,13 @@ pub struct Options {
         value_parser = value_parser!(u64).range(100..=3_600_000))]
     pub profile_time_limit_ms: u64,
 
-    /// Serve models whose programs begin with the same operators on the same weights with one worker for each device, or give each a worker of
-    /// its own, which no failure of another model ends
+    /// Serve models whose programs begin with the same operators on the same weights with one worker for each device. Then a failure of one
+    /// ends the others, too; no GPU has run such a worker yet
     #[arg(
         long,
         env = "PACKHORSE_SHARED_BACKBONES",
         value_name = "on|off",
-        default_value = "on",
+        default_value = "off",
         action = ArgAction::Set,
         value_parser = BoolishValueParser::new(),
         hide_possible_values = true

@@ -130,7 +130,13 @@ impl Side {
         fs::create_dir_all(&state_dir)?;
         // A thread for the network; the other cores are for client and gateway.
         let agents = [AgentFlags::new("local", "cpu:1")];
-        let mut cluster = LocalCluster::start(&state_dir, [0, 0], &agents, interrupt)?;
+        let mut cluster = LocalCluster::start_with(
+            &["--shared-backbones", "on"],
+            &state_dir,
+            [0, 0],
+            &agents,
+            interrupt,
+        )?;
         let names: Vec<String> = (0..models).map(|head| format!("head-{head}")).collect();
         for name in &names {
             let registration = state_dir.join(format!("{name}.json"));
