@@ -2,7 +2,7 @@
 
 use packhorse_wire::FailureKind;
 
-use super::batch::{AssembleError, SplitError};
+use super::batch::AssembleError;
 
 /// The reason why a batch failed, with its details.
 #[derive(Debug, thiserror::Error)]
@@ -10,9 +10,6 @@ pub(crate) enum BatchFailure {
     /// The inputs of the requests could not be put into one batch.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
-    /// The outputs could not be split into the rows of the requests.
-    #[error(transparent)]
-    Split(#[from] SplitError),
     /// The worker did not compute the batch. Its message is complete, except where time ran out.
     #[error("{}{message}", if *kind == FailureKind::TimedOut { "the model took too long: " } else { "" })]
     Worker {

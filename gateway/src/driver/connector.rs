@@ -51,6 +51,7 @@ impl Connect for HomeConnector {
             address: target.address,
             local_path: target.local_path.clone(),
             inputs: connector.inputs.of(&program.model),
+            program: Arc::clone(program),
             identity,
             in_flight: target.capacity.map(|capacity| capacity.in_flight),
         };

@@ -2,6 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
+use packhorse_cluster::Program;
 use packhorse_wire::{Agreement, ClientHandshake, ClientStep, Features, ToWorker};
 use socket2::Socket;
 use tokio::{
@@ -29,6 +30,8 @@ pub(super) type NetworkStream = Either<TcpStream, TlsStream<TcpStream>>;
 
 /// The limits of a link's connections.
 pub(super) struct ConnectionLimits {
+    /// The program that the worker runs, whose signature limits results.
+    pub(super) program: Arc<Program>,
     /// The largest result of one batch, in bytes.
     pub(super) payload: u64,
     /// The number of batches that the worker takes before it has answered one.
@@ -39,6 +42,7 @@ pub(super) struct ConnectionLimits {
 pub(super) struct Connection {
     stream: Either<Directions, TlsStream<TcpStream>>,
     reader: MessageReader,
+    program: Arc<Program>,
     in_flight: u32,
     shared: Option<SharedMemory>,
 }
@@ -61,6 +65,7 @@ impl Connection {
         Ok(Self {
             stream,
             reader,
+            program: Arc::clone(&limits.program),
             in_flight: limits.in_flight,
             shared: None,
         })
@@ -86,6 +91,7 @@ impl Connection {
         Ok(Self {
             stream: Either::Left(directions),
             reader,
+            program: Arc::clone(&limits.program),
             in_flight: limits.in_flight,
             shared: Some(shared),
         })
@@ -103,7 +109,8 @@ impl Connection {
             Either::Left(directions) => Some(Arc::clone(&directions.to_worker)),
             Either::Right(_) => None,
         };
-        let (sender, sending, queue) = BatchSender::new(self.in_flight, self.shared, to_worker);
+        let (sender, sending, queue) =
+            BatchSender::new(self.program, self.in_flight, self.shared, to_worker);
         report(LinkEvent::Up(sender));
         let incoming = Incoming::new(self.reader, Arc::clone(&sending), report);
         let sending = &*sending;

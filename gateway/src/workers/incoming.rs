@@ -149,9 +149,10 @@ mod tests {
         thread,
     };
 
-    use packhorse_cluster::{Datatype, Shape};
+    use packhorse_cluster::{Datatype, Program, Shape};
     use packhorse_wire::{
-        BatchHeader, BatchId, MAX_PAYLOAD, ResultHeader, StageDurations, TensorHeader, ToGateway,
+        BatchHeader, BatchId, FailureKind, MAX_PAYLOAD, ResultHeader, StageDurations, TensorHeader,
+        ToGateway,
     };
     use tokio::{runtime, sync::mpsc, time::timeout};
 
@@ -159,6 +160,7 @@ mod tests {
     use crate::workers::{
         directions::Directions,
         outgoing::{BatchSender, OutgoingBatch},
+        tests::program,
     };
 
     const LIMIT: Duration = Duration::from_secs(20);
@@ -174,11 +176,25 @@ mod tests {
         mpsc::UnboundedReceiver<LinkEvent>,
         PipeWriter,
     ) {
+        connected_to(program(0, &[-1]), batches)
+    }
+
+    /// The same for a worker with this program.
+    fn connected_to(
+        program: Program,
+        batches: u64,
+    ) -> (
+        Arc<Incoming<Report>>,
+        PipeReader,
+        mpsc::UnboundedReceiver<LinkEvent>,
+        PipeWriter,
+    ) {
         let (from_worker, worker) = io::pipe().unwrap();
         let (_batches, to_worker) = io::pipe().unwrap();
         let directions = Directions::of_pipes(from_worker, to_worker).unwrap();
         let to_worker = Some(directions.to_worker);
-        let (mut sender, sending, _queue) = BatchSender::new(100, None, to_worker);
+        let program = Arc::new(program);
+        let (mut sender, sending, _queue) = BatchSender::new(program, 100, None, to_worker);
         for id in 0..batches {
             sender.send(OutgoingBatch {
                 header: BatchHeader {
@@ -263,6 +279,43 @@ mod tests {
         assert!(matches!(late, ConnectionError::Closed), "{late}");
         drop(incoming);
         assert!(timeout(LIMIT, events.recv()).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_result_that_its_batch_cannot_have_is_refused_by_its_header_and_not_kept() {
+        const BYTES: usize = 300_000;
+        let (incoming, from_worker, mut events, mut worker) = connected_to(program(0, &[7]), 2);
+        let look = |incoming: &Incoming<Report>| {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut stream = ReadNow::new(&from_worker);
+            assert!(
+                incoming
+                    .poll(&mut context, Pin::new(&mut stream))
+                    .is_pending()
+            );
+        };
+        let message = result(0, BYTES);
+        let (header, payload) = message.split_at(message.len() - BYTES);
+        worker.write_all(header).unwrap();
+        look(&incoming);
+        // Nothing of the payload has come yet.
+        let LinkEvent::BatchFailed(failure) = events.recv().await.unwrap() else {
+            panic!("the batch has failed")
+        };
+        assert_eq!((failure.id.0, failure.kind), (0, FailureKind::WrongOutput));
+        assert_eq!(
+            failure.message,
+            "output \"y\": the model answered UINT8 [300000], but declares UINT8 [7]"
+        );
+        for piece in payload.chunks(9_000) {
+            worker.write_all(piece).unwrap();
+            look(&incoming);
+        }
+        // The connection goes on.
+        worker.write_all(&result(1, 7)).unwrap();
+        look(&incoming);
+        assert_eq!(computed(&mut events).await, (1, 7));
+        assert!(incoming.sending.outstanding.oldest_sent().is_none());
     }
 
     #[tokio::test]

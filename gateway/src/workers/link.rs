@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use packhorse_cluster::Program;
 use packhorse_service::is_of_this_machine;
 use packhorse_serving::ReplicaParameters;
 use packhorse_tls::{ClientTls, Refresh, Reloaded};
@@ -60,6 +61,8 @@ pub(crate) struct Endpoint {
     pub(crate) local_path: Option<String>,
     /// The memory for its model's inputs if it is on this host.
     pub(crate) inputs: InputMemory,
+    /// The program that it runs.
+    pub(crate) program: Arc<Program>,
     /// The identity that the worker must prove.
     pub(crate) identity: WorkerIdentity,
     /// The most batches that the worker takes before it has answered one, if it reported that.
@@ -183,6 +186,7 @@ fn handshake(endpoint: &Endpoint, config: &LinkConfig, features: Features) -> Cl
 fn limits(endpoint: &Endpoint, config: &LinkConfig) -> ConnectionLimits {
     let in_flight = endpoint.in_flight;
     ConnectionLimits {
+        program: Arc::clone(&endpoint.program),
         payload: config.payload_limit,
         in_flight: in_flight.unwrap_or(ReplicaParameters::LEAST_CREDITS),
     }

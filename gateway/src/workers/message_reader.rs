@@ -9,13 +9,15 @@ use std::{
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use packhorse_mapped::OutOfRange;
-use packhorse_wire::{ByteRange, Decoder, ResultHeader, TensorHeader, ToGateway};
+use packhorse_wire::{
+    ByteRange, Decoder, FailureHeader, FailureKind, ResultHeader, TensorHeader, ToGateway,
+};
 use tokio::io::AsyncRead;
 use tokio_util::io::poll_read_buf;
 
 use super::{
     connection_error::ConnectionError, link_event::LinkEvent, outgoing::Sending,
-    shared_memory::SharedMemory,
+    shared_memory::SharedMemory, wrong_result::check_result,
 };
 
 /// The most bytes that are read at a time while waiting for a message.
@@ -32,6 +34,8 @@ pub(super) struct MessageReader {
     payloads: BytesMut,
     /// The result whose payload has begun.
     begun: Option<ResultHeader>,
+    /// The bytes to come of a payload that is not kept.
+    unwanted: u64,
 }
 
 impl MessageReader {
@@ -42,6 +46,7 @@ impl MessageReader {
             read_ahead: BytesMut::new(),
             payloads: BytesMut::new(),
             begun: None,
+            unwanted: 0,
         }
     }
 
@@ -105,10 +110,31 @@ impl MessageReader {
         Poll::Ready(Ok(()))
     }
 
+    /// Reads on to the end of a payload that is not kept.
+    fn poll_unwanted<R: AsyncRead>(
+        &mut self,
+        context: &mut Context<'_>,
+        mut stream: Pin<&mut R>,
+    ) -> Poll<Result<(), ConnectionError>> {
+        while self.unwanted > 0 {
+            if self.read_ahead.is_empty() {
+                self.read_ahead.reserve(READ_AHEAD);
+                let read = poll_read_buf(stream.as_mut(), context, &mut self.read_ahead);
+                if ready!(read)? == 0 {
+                    return Poll::Ready(Err(ConnectionError::Closed));
+                }
+            }
+            let read = self.read_ahead.len() as u64;
+            let taken = self.unwanted.min(read);
+            self.read_ahead.advance(taken as usize);
+            self.unwanted -= taken;
+        }
+        Poll::Ready(Ok(()))
+    }
+
     /// Makes room for the payload of a result, and returns its length.
     fn reserve_payload(&mut self, result: &ResultHeader) -> usize {
-        let lengths = result.outputs.iter().map(TensorHeader::byte_len);
-        let length = lengths.sum::<u64>() as usize;
+        let length = payload_len(result) as usize;
         if self.payloads.capacity() < length {
             self.payloads.reserve(length.max(SMALL_PAYLOADS));
         }
@@ -145,16 +171,24 @@ impl MessageReader {
         mut stream: Pin<&mut R>,
         sending: &Sending,
     ) -> Poll<Result<LinkEvent, ConnectionError>> {
+        ready!(self.poll_unwanted(context, stream.as_mut()))?;
         if self.begun.is_none() {
             match ready!(self.poll_message(context, stream.as_mut()))? {
                 ToGateway::Result(result) => {
-                    // Checked before the payload is read: an answer to an unknown batch must not cost its memory.
-                    sending.outstanding.check(result.id)?;
+                    // Checked before the payload is read: what cannot be the answer to a batch must not cost its memory.
+                    if let Some(failure) = refusal(sending, &result)? {
+                        self.unwanted = payload_len(&result);
+                        return Poll::Ready(Ok(LinkEvent::BatchFailed(failure)));
+                    }
                     self.begun = Some(result);
                 }
                 ToGateway::SharedResult(result, ranges) => {
                     let shared = sending.shared.as_ref();
                     let memory = shared.ok_or(ConnectionError::UnexpectedMessage)?;
+                    if let Some(failure) = refusal(sending, &result)? {
+                        memory.give_back(result.id);
+                        return Poll::Ready(Ok(LinkEvent::BatchFailed(failure)));
+                    }
                     sending.outstanding.remove(result.id)?;
                     let payload = self.shared_payload(memory, &result, &ranges)?;
                     return Poll::Ready(Ok(LinkEvent::BatchComputed(result, payload)));
@@ -187,4 +221,28 @@ impl MessageReader {
             }
         }
     }
+}
+
+fn payload_len(result: &ResultHeader) -> u64 {
+    result.outputs.iter().map(TensorHeader::byte_len).sum()
+}
+
+/// Returns the failure of a batch whose result is not what the model declares; it is answered by that.
+///
+/// # Errors
+/// There is no such batch.
+fn refusal(
+    sending: &Sending,
+    result: &ResultHeader,
+) -> Result<Option<FailureHeader>, ConnectionError> {
+    let rows = sending.outstanding.rows(result.id)?;
+    let Err(wrong) = check_result(&sending.program, rows, &result.outputs) else {
+        return Ok(None);
+    };
+    sending.outstanding.remove(result.id)?;
+    Ok(Some(FailureHeader {
+        id: result.id,
+        kind: FailureKind::WrongOutput,
+        message: wrong.to_string(),
+    }))
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use packhorse_cluster::Program;
 use packhorse_wire::{BatchHeader, BatchId, ToWorker};
 use tokio::{
     io::{AsyncWrite, AsyncWriteExt as _},
@@ -55,6 +56,8 @@ pub(super) enum Outgoing {
 /// The state that both senders of a connection share with its receiver.
 #[derive(Debug)]
 pub(super) struct Sending {
+    /// The program that the worker runs.
+    pub(super) program: Arc<Program>,
     pub(super) outstanding: Outstanding,
     pub(super) shared: Option<SharedMemory>,
     /// The number of batches, and rests of them, that the task has not sent yet.
@@ -64,11 +67,13 @@ pub(super) struct Sending {
 impl BatchSender {
     /// Creates both ends. The worker takes `in_flight` batches before it has answered one.
     pub(super) fn new(
+        program: Arc<Program>,
         in_flight: u32,
         shared: Option<SharedMemory>,
         to_worker: Option<Arc<WriteEnd>>,
     ) -> (Self, Arc<Sending>, Queue) {
         let sending = Arc::new(Sending {
+            program,
             outstanding: Outstanding::new(in_flight),
             shared,
             queued: AtomicUsize::new(0),
@@ -120,10 +125,10 @@ impl BatchSender {
             memory.encode_releases(&mut frame);
         }
         if let Some(placed) = placed {
-            outstanding.insert(batch.header.id, placed.kept);
+            outstanding.insert(&batch.header, placed.kept);
             ToWorker::SharedBatch(batch.header, placed.ranges).encode(&mut frame);
         } else {
-            outstanding.insert(batch.header.id, Vec::new());
+            outstanding.insert(&batch.header, Vec::new());
             ToWorker::Batch(batch.header).encode(&mut frame);
             for piece in &batch.payload {
                 frame.extend_from_slice(piece);
@@ -156,11 +161,11 @@ pub(super) async fn send_all(
                     memory.encode_releases(&mut head);
                 }
                 if let Some(placed) = shared.and_then(|memory| memory.place(&payload)) {
-                    outstanding.insert(header.id, placed.kept);
+                    outstanding.insert(&header, placed.kept);
                     payload.clear();
                     ToWorker::SharedBatch(header, placed.ranges).encode(&mut head);
                 } else {
-                    outstanding.insert(header.id, Vec::new());
+                    outstanding.insert(&header, Vec::new());
                     ToWorker::Batch(header).encode(&mut head);
                 }
                 payload
@@ -208,6 +213,7 @@ async fn write_all_vectored(
 #[derive(Debug)]
 struct SentBatch {
     at: Instant,
+    rows: u32,
     /// The inputs in shared memory, which the worker may be reading.
     _inputs: Vec<Bytes>,
 }
@@ -251,12 +257,13 @@ impl Outstanding {
         }
     }
 
-    fn insert(&self, batch: BatchId, inputs: Vec<Bytes>) {
+    fn insert(&self, batch: &BatchHeader, inputs: Vec<Bytes>) {
         let sent = SentBatch {
             at: Instant::now(),
+            rows: batch.rows,
             _inputs: inputs,
         };
-        self.with(|batches| batches.insert(batch, sent));
+        self.with(|batches| batches.insert(batch.id, sent));
         self.sent.fetch_add(1, Ordering::Relaxed);
         self.began.notify_one();
     }
@@ -272,13 +279,10 @@ impl Outstanding {
         }
     }
 
-    /// Returns an error unless a batch is to be answered.
-    pub(super) fn check(&self, batch: BatchId) -> Result<(), ConnectionError> {
-        if self.with(|batches| batches.contains_key(&batch)) {
-            Ok(())
-        } else {
-            Err(ConnectionError::UnknownBatch(batch.0))
-        }
+    /// Returns the number of rows of a batch that is to be answered.
+    pub(super) fn rows(&self, batch: BatchId) -> Result<u32, ConnectionError> {
+        let rows = self.with(|batches| batches.get(&batch).map(|batch| batch.rows));
+        rows.ok_or(ConnectionError::UnknownBatch(batch.0))
     }
 
     /// Removes a batch that was answered.
@@ -311,7 +315,14 @@ mod tests {
     };
 
     use super::*;
-    use crate::workers::directions::{Directions, PatientWriter};
+    use crate::workers::{
+        directions::{Directions, PatientWriter},
+        tests,
+    };
+
+    fn program() -> Arc<Program> {
+        Arc::new(tests::program(0, &[-1]))
+    }
 
     fn batch(id: u64, bytes: usize) -> OutgoingBatch {
         let shape = Shape::new(&[bytes.try_into().unwrap()]).unwrap();
@@ -386,7 +397,7 @@ mod tests {
     async fn batches_arrive_whole_and_in_order_whoever_sends_them() {
         for (to_worker, batches) in connections() {
             let (mut sender, sending, queue) =
-                BatchSender::new(1000, None, Some(Arc::clone(&to_worker)));
+                BatchSender::new(program(), 1000, None, Some(Arc::clone(&to_worker)));
             sender.send(batch(0, 100));
             assert_eq!(
                 sending.queued.load(Ordering::Relaxed),
@@ -415,7 +426,7 @@ mod tests {
     async fn the_rest_of_a_batch_is_sent_by_the_task() {
         for (to_worker, batches) in connections() {
             let (mut sender, sending, queue) =
-                BatchSender::new(u32::MAX - 1, None, Some(Arc::clone(&to_worker)));
+                BatchSender::new(program(), u32::MAX - 1, None, Some(Arc::clone(&to_worker)));
             let mut count = 0;
             while sending.queued.load(Ordering::Relaxed) == 0 {
                 sender.send(batch(count, DIRECT_LIMIT));

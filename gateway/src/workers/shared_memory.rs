@@ -129,6 +129,11 @@ impl SharedMemory {
         Ok(())
     }
 
+    /// Gives a result back that is not copied.
+    pub(super) fn give_back(&self, batch: BatchId) {
+        self.copied().push(batch);
+    }
+
     /// Appends the messages that give the worker its copied results back.
     pub(super) fn encode_releases(&self, out: &mut Vec<u8>) {
         for batch in self.copied().drain(..) {

@@ -140,10 +140,8 @@ impl Driver {
         let memory = Arc::new(memory);
         let payload = payload.into_iter().map(|output| memory.hold(output));
         let outputs: Vec<_> = result.outputs.into_iter().zip(payload).collect();
-        match split(&batch.model.spec.program, &rows, &outputs) {
-            Ok(outputs) => self.answer(now, sent, key, outputs, result.stages),
-            Err(error) => self.fail_batch(now, key, error.into(), BatchError::ModelFailed),
-        }
+        let outputs = split(&batch.model.spec.program, &rows, &outputs);
+        self.answer(now, sent, key, outputs, result.stages);
     }
 
     /// Handles a worker's failure of a batch.
