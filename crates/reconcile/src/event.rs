@@ -32,6 +32,8 @@ pub enum Event {
     StartFailed(TaskId, String),
     /// The worker's report changed.
     Reported(TaskId, WorkerReport),
+    /// The worker cannot report, with the reason as text; `None` once it can again. What it reported before may be out of date.
+    ReportsFail(TaskId, Option<String>),
     /// The process ended.
     Exited(TaskId, ExitCause),
     /// The device, by its name within the node, failed, and with it every process on it; with the cause as text.

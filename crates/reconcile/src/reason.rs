@@ -21,6 +21,8 @@ pub enum Reason {
     NotMeasured(Duration),
     /// The inspection did not end within this time and was stopped.
     NotInspected(Duration),
+    /// The worker's reports cannot be written; with the reason as text.
+    CannotReport(String),
     /// The worker reported that it failed; with its own text.
     Reported(String),
     /// The gateway asked for a restart, because the worker answered and was broken all the same.
@@ -69,6 +71,9 @@ impl fmt::Display for Reason {
             Self::NotInspected(limit) => {
                 let seconds = limit.as_secs();
                 write!(f, "the operators were not found within {seconds} s")
+            }
+            Self::CannotReport(reason) => {
+                write!(f, "the worker cannot say whether it is ready: {reason}")
             }
             Self::RestartRequested => write!(f, "the worker is restarted on the gateway's request"),
             Self::DeviceFailed(text)
@@ -132,6 +137,10 @@ mod tests {
             (
                 Reason::NotInspected(Duration::from_mins(1)),
                 "the operators were not found within 60 s",
+            ),
+            (
+                Reason::CannotReport("no space".to_owned()),
+                "the worker cannot say whether it is ready: no space",
             ),
             (Reason::Reported(text), "text"),
             (

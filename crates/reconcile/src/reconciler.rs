@@ -99,6 +99,11 @@ impl Reconciler {
                     record.reported(now, report);
                 }
             }
+            Event::ReportsFail(id, reason) => {
+                if let Some(record) = self.tasks.get_mut(&id) {
+                    record.reports_fail(reason);
+                }
+            }
             Event::Exited(id, cause) => {
                 if let Some(record) = self.tasks.get_mut(&id) {
                     record.exited(now, cause);

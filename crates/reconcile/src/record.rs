@@ -41,6 +41,8 @@ pub(crate) struct Run {
     since: Time,
     /// The time of the first report that the worker is ready; none if its last report says otherwise.
     ready_since: Option<Time>,
+    /// The reason why the worker cannot report; none if it can.
+    reports_fail: Option<String>,
     /// Set once the process was told to end, or killed.
     pub(crate) ending: Option<Ending>,
 }
@@ -84,6 +86,7 @@ impl Run {
             pid,
             since: now,
             ready_since: None,
+            reports_fail: None,
             ending: None,
         }
     }
@@ -207,6 +210,21 @@ impl TaskRecord {
         self.report = Some(report);
     }
 
+    /// Notes that the worker cannot report, or that it can again.
+    pub(crate) fn reports_fail(&mut self, reason: Option<String>) {
+        if let Phase::Running(run) = &mut self.phase {
+            run.reports_fail = reason;
+        }
+    }
+
+    /// Returns the reason why the worker cannot report, if it cannot.
+    fn cannot_report(&self) -> Option<Reason> {
+        match &self.phase {
+            Phase::Running(run) => run.reports_fail.clone().map(Reason::CannotReport),
+            _ => None,
+        }
+    }
+
     /// Returns true if the worker reported that a restart would fail again.
     pub(crate) fn failed_permanently(&self) -> bool {
         matches!(
@@ -296,10 +314,13 @@ impl TaskRecord {
             self.phase = Phase::Waiting;
             self.report = None;
         } else {
-            let reason = failure.or(reported).unwrap_or(Reason::Exited(cause));
-            // A measurement that a failed device has interrupted is no finding about its program, nor is one that somebody else has killed
-            // once.
-            let interrupted = device_failed || killed_by_others && self.failures == 0;
+            let cannot_report = self.cannot_report();
+            // A measurement that a failed device or a full disk has interrupted is no finding about its program, nor is one that somebody
+            // else has killed once.
+            let interrupted =
+                device_failed || cannot_report.is_some() || killed_by_others && self.failures == 0;
+            let reason = cannot_report.or(failure).or(reported);
+            let reason = reason.unwrap_or(Reason::Exited(cause));
             if self.task.has_result() && !interrupted {
                 self.finish(reason);
             } else {
@@ -356,6 +377,7 @@ impl TaskRecord {
             Phase::BackingOff(_) => ReplicaState::BackingOff,
             Phase::Finished => ReplicaState::Failed,
             Phase::Running(run) if run.ending.is_some() => ReplicaState::Draining,
+            Phase::Running(run) if run.reports_fail.is_some() => ReplicaState::BackingOff,
             Phase::Running(_) => match &self.report {
                 Some(WorkerReport::Ready { .. }) => ReplicaState::Ready,
                 Some(WorkerReport::Draining) => ReplicaState::Draining,
@@ -397,6 +419,7 @@ impl TaskRecord {
         };
         let reason = self
             .waiting_reason(artifacts, failed_devices)
+            .or_else(|| self.cannot_report())
             .or_else(|| self.reported_failure())
             .or_else(|| self.reason.clone())
             .filter(|_| state != ReplicaState::Ready);

@@ -689,6 +689,39 @@ fn measurements_take_turns_on_a_device_and_end_with_a_result_or_a_reason() {
 }
 
 #[test]
+fn a_worker_that_cannot_report_says_so_through_its_agent_and_serves_once_it_can() {
+    let mut node = TestNode::serving();
+    let obstacle = || Some("status.json: no space left on device".to_owned());
+    node.on(Event::ReportsFail(id("1-0"), obstacle()));
+    assert_eq!(node.status().state, ReplicaState::BackingOff);
+    assert_eq!(
+        node.reason(),
+        "the worker cannot say whether it is ready: status.json: no space left on device"
+    );
+    node.on(Event::ReportsFail(id("1-0"), None));
+    assert_eq!(node.on(Event::Reported(id("1-0"), ready())), []);
+    assert_eq!(node.status().state, ReplicaState::Ready);
+    assert_eq!(node.status().reason, None);
+}
+
+#[test]
+fn a_measurement_that_cannot_report_its_result_is_made_again() {
+    let mut node = TestNode::new();
+    node.on(wanted(1, &[], &[profile("x", "a")]));
+    let task = Task::Measure(profile("x", "a")).id();
+    node.on(Event::Fetched(program("x").artifact));
+    node.on(Event::Started(task.clone(), 1));
+    let obstacle = Some("no space left on device".to_owned());
+    node.on(Event::ReportsFail(task.clone(), obstacle));
+    let actions = node.after(Duration::from_secs(80));
+    assert_eq!(actions, [Action::Kill(task.clone())]);
+    node.on(Event::Exited(task.clone(), ExitCause::Signal(9)));
+    assert_eq!(node.reconciler.profiles()[0].error, None);
+    let actions = node.after(Duration::from_secs(1));
+    assert_eq!(starts(&actions), [task]);
+}
+
+#[test]
 fn a_measurement_that_was_killed_from_outside_is_made_once_more() {
     let mut node = TestNode::new();
     node.on(wanted(1, &[], &[profile("x", "a")]));

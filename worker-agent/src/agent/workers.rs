@@ -267,6 +267,7 @@ impl Workers {
             handoff,
             last_status: status,
             events: self.events.clone(),
+            obstacle: None,
         };
         tokio::spawn(watch.run(process));
     }

@@ -27,10 +27,12 @@ pub(super) fn watch(log: &Path) {
     thread::spawn(move || {
         loop {
             thread::sleep(INTERVAL);
-            if let Err(error) = shorten_log(&log) {
+            match shorten_log(&log) {
                 // A worker that a person has started has no log file.
-                tracing::debug!(%error, "the log is not shortened");
-                return;
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+                // What is lost on a full disk are earlier lines.
+                Err(error) => tracing::debug!(%error, "the log is not shortened"),
+                Ok(()) => {}
             }
         }
     });

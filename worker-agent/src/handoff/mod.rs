@@ -57,6 +57,10 @@ pub enum HandoffError {
 
 const TASK: &str = "task.json";
 const STATUS: &str = "status.json";
+/// The file that the agent writes to see whether the worker can write.
+const PROBE: &str = "probe";
+/// The bytes of that file: about those of a status.
+const PROBE_BYTES: usize = 4096;
 const LOG: &str = "worker.log";
 const TEMPORARY: &str = "tmp";
 const LINK_SOCKET: &str = "link.sock";
@@ -134,7 +138,23 @@ impl Handoff {
         let temporary = self.dir.join(format!("{file}.new"));
         fs::write(&temporary, text)
             .and_then(|()| fs::rename(&temporary, self.dir.join(file)))
-            .map_err(|source| HandoffError::Io { file, source })
+            .map_err(|source| {
+                // A part of it takes the room that the next attempt needs.
+                let _ = fs::remove_file(&temporary);
+                HandoffError::Io { file, source }
+            })
+    }
+
+    /// Returns the reason why the worker cannot write its status now; `None` if it can. Called by the agent, to which a worker that cannot write
+    /// says nothing.
+    pub fn status_obstacle(&self) -> Option<HandoffError> {
+        let probe = self.dir.join(PROBE);
+        let written = fs::write(&probe, [0; PROBE_BYTES]);
+        let _ = fs::remove_file(&probe);
+        written.err().map(|source| HandoffError::Io {
+            file: STATUS,
+            source,
+        })
     }
 
     fn read<T: DeserializeOwned>(&self, file: &'static str) -> Result<Option<T>, HandoffError> {

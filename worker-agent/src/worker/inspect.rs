@@ -106,7 +106,7 @@ pub(crate) fn report(handoff: &Handoff) -> u8 {
     let found = execution.and_then(|execution| executor::inspect(&execution));
     match found.and_then(|graph| limited(&graph)) {
         Ok(operators) => {
-            reporter.report(WorkerReport::Inspected { operators });
+            reporter.report_result(WorkerReport::Inspected { operators });
             exit_code::DONE
         }
         Err(reason) => {

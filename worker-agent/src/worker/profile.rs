@@ -1,6 +1,7 @@
 //! `packhorse-worker profile`: measures a program's latency and memory for batch sizes 1, 2, 4, … up to its limit.
 
 use std::{
+    sync::mpsc::{self, RecvTimeoutError, Sender},
     thread,
     time::{Duration, Instant},
 };
@@ -63,7 +64,7 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
     let time_limit = Duration::from_millis(task.time_limit_ms);
     let mut turns = DeviceTurns::new(task.execution.device_lock.as_deref());
     let limit = LOAD_LIMIT + DeviceTurns::MEASUREMENT_LIMIT + time_limit;
-    spawn_watchdog(reporter.clone(), limit);
+    let watchdog = spawn_watchdog(reporter.clone(), limit);
     let operators = operators(&task, handoff);
     if operators.is_some() {
         // Loading may take minutes, in which the gateway can plan for the model.
@@ -101,6 +102,7 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
         progress,
     )?;
     let profile = Profile::new(rows).expect("every size once, and time passed");
+    drop(watchdog);
     let (model, kind) = (&program.model, &task.device_kind);
     let by_products = ByProducts {
         kernels: recorder.into_csv(model, kind),
@@ -145,7 +147,7 @@ fn report_measured(
     let mut table = ProfileTable::default();
     table.insert(model.clone(), device_kind.clone(), profile);
     let csv = table.to_csv();
-    reporter.report(WorkerReport::Measured {
+    reporter.report_result(WorkerReport::Measured {
         done,
         total,
         csv,
@@ -154,14 +156,17 @@ fn report_measured(
     });
 }
 
-/// Starts a thread that ends the process if the program does not return in time.
-fn spawn_watchdog(reporter: StatusReporter, limit: Duration) {
+/// Starts a thread that ends the process if what this returns is not dropped in time.
+fn spawn_watchdog(reporter: StatusReporter, limit: Duration) -> Sender<()> {
+    let (measuring, measured) = mpsc::channel();
     thread::spawn(move || {
-        thread::sleep(limit);
-        let reason = format!("the measurement did not end within {} s", limit.as_secs());
-        reporter.report_failure(reason, true);
-        executor::exit_now(exit_code::FAILED);
+        if measured.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            let reason = format!("the measurement did not end within {} s", limit.as_secs());
+            reporter.report_failure(reason, true);
+            executor::exit_now(exit_code::FAILED);
+        }
     });
+    measuring
 }
 
 /// Measures the batch sizes in ascending order, so that the peak memory so far belongs to the size just measured. Begins no size after

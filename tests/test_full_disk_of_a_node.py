@@ -1,0 +1,88 @@
+"""A node whose disk is full: what cannot be written is written later, and said meanwhile."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import models
+import pytest
+from cluster import PROGRAMS, Cluster, wait_until
+from conftest import simulated_devices
+
+STATE_BYTES = 16 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a small file system as the state folder of a node."""
+    mounted: list[Path] = []
+
+    def mount(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={STATE_BYTES},mode=700", "tmpfs", str(folder)]
+        if subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("this user may not mount")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Takes all room of a file system."""
+    file = folder / "filler"
+    with file.open("wb", buffering=0) as filler:
+        try:
+            while filler.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass
+    return file
+
+
+def finding_about(cluster: Cluster, words: str) -> dict | None:
+    findings = [finding for finding in cluster.admin.get("/v1/findings") if words in finding["cause"]]
+    return findings[0] if findings else None
+
+
+def test_a_worker_that_starts_while_the_disk_is_full_is_a_finding_and_serves_when_there_is_room(
+    new_cluster: Callable[..., Cluster], small_disk: Callable[[str], Path], tmp_path: Path
+):
+    cluster = new_cluster()
+    folder = small_disk("node1")
+    gate, waiting, script = tmp_path / "gate", tmp_path / "waiting", tmp_path / "worker"
+    script.write_text(
+        f"#!/bin/sh\ntouch {waiting}\nwhile [ ! -e {gate} ]; do sleep 0.05; done\nexec {PROGRAMS}/packhorse-worker \"$@\"\n"
+    )
+    script.chmod(0o755)
+    flags = simulated_devices(cluster, {"m": 5})
+    cluster.start_agent("node1", *flags, "--worker", str(script))
+    cluster.admin.register(models.simulated("m"), b"the file of m")
+    wait_until(waiting.exists, "the worker to be started")
+    filler = fill(folder)
+    gate.touch()
+
+    finding = wait_until(lambda: finding_about(cluster, "the worker cannot say whether it is ready"), "the finding", limit=60)
+    assert "No space left on device" in finding["cause"]
+    assert finding["subject"] == {"device": "node1/sim0"}
+    os.unlink(filler)
+    cluster.admin.wait_for_state("m", "ready")
+    wait_until(lambda: not cluster.admin.get("/v1/findings"), "the finding to be over", limit=60)
+
+
+def test_a_model_file_that_the_disk_has_no_room_for_is_a_finding(
+    new_cluster: Callable[..., Cluster], small_disk: Callable[[str], Path]
+):
+    cluster = new_cluster()
+    folder = small_disk("node1")
+    cluster.start_agent("node1", *simulated_devices(cluster, {"m": 5}))
+    filler = fill(folder)
+    cluster.admin.register(models.simulated("m"), b"the file of m")
+    finding = wait_until(lambda: finding_about(cluster, "No space left on device"), "the finding", limit=60)
+    assert finding["text"] == "model m:1 does not start on node1/sim0"
+    os.unlink(filler)
+    cluster.admin.wait_for_state("m", "ready")
