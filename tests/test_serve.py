@@ -158,12 +158,66 @@ def test_the_programs_end_when_serve_is_killed(simulated):
     assert "answering the requests in flight" in running.process.said()
 
 
-def test_a_repository_with_a_mistake_starts_nothing(serve, tmp_path: Path):
-    (tmp_path / "models/m").mkdir(parents=True)
+def test_a_mistake_in_one_model_of_the_repository_is_a_finding_and_the_others_serve(simulated, tmp_path: Path):
+    repository = tmp_path / "models"
+    (repository / "lost+found").mkdir(parents=True)
+    write_model(repository, models.simulated("changed"), 1, b"the first file")
+    (repository / "triton/1").mkdir(parents=True)
+    (repository / "triton/config.pbtxt").write_text("name: \"triton\"")
+    write_model(repository, models.simulated("pipe"), 1, b"")
+    (repository / "pipe/model.json").unlink()
+    os.mkfifo(repository / "pipe/model.json")
+    running = simulated()
+    places = ["pipe", "triton"]
+    assert [finding["text"] for finding in wait_for_repository_finding(running)] == [
+        "the model repository is not served as it is there: " + ", ".join(places)
+    ]
+    assert running.admin.get("/v1/models/changed")["version"] == 1
+    first = running.admin.get("/v1/models/changed")["artifact"]
+    assert running.process.stop() == 0
+
+    # Another file, with a registration that the gateway refuses.
+    write_model(repository, models.simulated("changed") | {"queue_limit": 0}, 1, b"the second file")
+    running = simulated()
+    (finding,) = wait_for_repository_finding(running)
+    assert "changed/1: queue_limit: 0 is not between" in finding["cause"]
+    assert running.admin.get("/v1/models/changed")["artifact"] == first
+
+    # A model that is refused for its signature is refused before anything is removed, too.
+    assert running.process.stop() == 0
+    write_model(repository, models.simulated("changed") | {"max_batch_size": 5000}, 1, b"the second file")
+    running = simulated()
+    (finding,) = wait_for_repository_finding(running)
+    assert "changed/1: max_batch_size: 5000" in finding["cause"]
+    assert running.admin.get("/v1/models/changed")["artifact"] == first
+
+
+def wait_for_repository_finding(running: Serve) -> list[dict]:
+    def of_repository() -> list[dict]:
+        return [finding for finding in running.admin.get("/v1/findings") if "repository" in finding["text"]]
+
+    return wait_until(of_repository, "a finding about the repository")
+
+
+def test_a_repository_that_cannot_be_read_starts_nothing(serve, tmp_path: Path):
     running = serve("--model-repository", str(tmp_path / "models"))
     assert running.wait() == 1
-    assert f"cannot read {tmp_path}/models/m/model.json" in running.process.said()
+    assert f"cannot read {tmp_path}/models" in running.process.said()
     assert not running.state.exists()
+
+
+def test_serve_goes_on_where_its_standard_error_cannot_be_written(tmp_path: Path):
+    (tmp_path / "models/no-model").mkdir(parents=True)
+    command = [str(PROGRAMS / "packhorse"), "serve", "--state-dir", str(tmp_path / "state"), "--devices", "simulated:V100-SXM2-16GB:1"]
+    command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--model-repository", str(tmp_path / "models")]
+    with open("/dev/full", "wb") as full:
+        running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=full)
+    try:
+        assert running.stdout.readline().startswith(b"ready "), running.wait(60)
+        running.terminate()
+        assert running.wait(60) == 0
+    finally:
+        running.kill()
 
 
 def test_an_address_in_use_is_the_gateways_error(serve, simulated):

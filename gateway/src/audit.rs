@@ -41,9 +41,13 @@ impl Act {
     pub(crate) fn of_command(actor: &AuditActor, command: &Command) -> Option<Self> {
         let act = |action, subject: &dyn ToString| Self::new(actor.clone(), action, subject);
         Some(match command {
-            Command::Register(spec, bytes) => {
+            Command::Register(spec, bytes) | Command::Replace(spec, bytes) => {
                 let program = &spec.program;
-                act("model.register", &program.model).with(json!({
+                let action = match command {
+                    Command::Replace(..) => "model.replace",
+                    _ => "model.register",
+                };
+                act(action, &program.model).with(json!({
                     "artifact": program.artifact.to_string(),
                     "artifact_bytes": bytes,
                     "max_batch_size": program.max_batch_size,
@@ -116,7 +120,9 @@ impl Act {
                 }
                 .with(change)
             }
-            Command::TakeLease(..) | Command::Report(..) => return None,
+            Command::ReportRepository(..) | Command::TakeLease(..) | Command::Report(..) => {
+                return None;
+            }
         })
     }
 }

@@ -12,6 +12,7 @@ pub mod local_worker;
 mod model;
 mod node;
 mod plan;
+mod repository;
 mod requests;
 mod server_timing;
 mod session;
@@ -33,6 +34,7 @@ pub use plan::{
     PreviewDevices, PreviewModel,
 };
 
+pub use repository::{RepositoryProblem, RepositoryProblems};
 pub use requests::{
     BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView, UnknownFilter,
 };

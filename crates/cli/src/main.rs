@@ -5,6 +5,11 @@
 //!
 //! The exit status is 0 after success, 1 after a failure and 2 after wrong usage; `serve` ends with the status of the program that ended.
 
+#![deny(
+    clippy::print_stderr,
+    reason = "it panics where standard error cannot be written: output::note"
+)]
+
 mod commands;
 mod context;
 mod files;
@@ -54,7 +59,12 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(cli.command.run(&context)),
+        Ok(runtime) => {
+            let outcome = runtime.block_on(cli.command.run(&context));
+            // A thread that waits for a file of a broken file system does not delay the end.
+            runtime.shutdown_background();
+            outcome
+        }
         Err(e) => Err(e.into()),
     };
     let Err(error) = outcome else {
@@ -67,9 +77,9 @@ fn main() -> ExitCode {
         // The reader of our results has closed the pipe, for instance `head`.
         return ExitCode::SUCCESS;
     }
-    eprintln!("error: {error:#}");
+    output::note(format_args!("error: {error:#}"));
     if let Some(hint) = context.hint(&error) {
-        eprintln!("hint: {hint}");
+        output::note(format_args!("hint: {hint}"));
     }
     // `packhorse serve` ends with the status of the program that ended.
     let ended = error.downcast_ref::<ServiceEnded>();

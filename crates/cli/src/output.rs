@@ -17,6 +17,12 @@ pub(crate) fn print_line(text: impl Display) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
+/// Writes a line for people to standard error. Nobody is told if that cannot be written, for instance because it is a file on a full disk: it is
+/// no reason to end.
+pub(crate) fn note(text: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// Writes a result as JSON.
 pub(crate) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     Ok(print_line(serde_json::to_string_pretty(value)?)?)

@@ -5,7 +5,8 @@ use std::io;
 use packhorse_api::{
     ArtifactView, CreatedKey, GoodputView, KeyRequest, KeyRotation, KeyView, ModelChange,
     ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff, PlanPreview,
-    PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion, SessionCode,
+    PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
+    RepositoryProblems, SessionCode,
 };
 use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -140,6 +141,27 @@ impl AdminClient {
                     .json(registration),
             )
             .await
+    }
+
+    /// Registers a version of a model like [`Self::register_model`], in the place of one of the same name and version if there is one. If the
+    /// gateway refuses it, that one stays as it is.
+    pub async fn replace_model(
+        &self,
+        registration: &ModelRegistration,
+    ) -> Result<ModelView, CallError> {
+        let request = self.caller.request(Method::POST, ["v1", "models"]);
+        let request = request.query(&[("replace", true)]).json(registration);
+        self.caller.fetch(request).await
+    }
+
+    /// Says what is wrong with the folder of models, in place of what was wrong with it before.
+    pub async fn put_repository_problems(
+        &self,
+        problems: &RepositoryProblems,
+    ) -> Result<(), CallError> {
+        let path = ["v1", "repository", "problems"];
+        let request = self.caller.request(Method::PUT, path).json(problems);
+        self.caller.send(request).await.map(drop)
     }
 
     /// Returns all versions of all models.

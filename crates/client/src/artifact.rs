@@ -76,7 +76,7 @@ impl ArtifactFile {
             path: path.to_owned(),
             source,
         };
-        let file = File::open(path).await.map_err(failed)?;
+        let file = open(path).await.map_err(failed)?;
         let (digest, bytes) = sha256(file, progress).await.map_err(failed)?;
         Ok(Self {
             path: path.to_owned(),
@@ -94,6 +94,22 @@ impl ArtifactFile {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+/// Opens a regular file. A file is read twice, and others may make a reader wait for ever: a named pipe has to have a writer even to be
+/// opened.
+async fn open(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .await?;
+    if file.metadata().await?.is_file() {
+        return Ok(file);
+    }
+    let problem = "it is not a regular file";
+    Err(io::Error::new(io::ErrorKind::InvalidInput, problem))
 }
 
 async fn sha256(
@@ -140,10 +156,7 @@ impl AdminClient {
             path: file.path.clone(),
             source,
         };
-        let reader = File::open(&file.path)
-            .await
-            .map_err(failed)?
-            .take(file.bytes);
+        let reader = open(&file.path).await.map_err(failed)?.take(file.bytes);
         let mut sent = 0;
         let chunks = ReaderStream::with_capacity(reader, CHUNK).inspect(move |chunk| {
             if let Ok(chunk) = chunk {

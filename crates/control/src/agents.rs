@@ -165,10 +165,11 @@ impl Controller {
         let Some(status) = self.state.status(replica) else {
             return;
         };
-        let (state, restarts) = (status.state, status.restarts);
-        let reason = status.reason.clone().unwrap_or_default();
+        let status = status.clone();
+        let state = status.state;
+        let failures = self.state.start_failures.note(now, &status);
+        let reason = status.reason.unwrap_or_default();
         let model = replica.spec.model.model.clone();
-        let failures = self.state.start_failures.count(replica.id, state, restarts);
         match state {
             ReplicaState::Ready => self.state.exclusions.forgive(&replica.spec.device, &model),
             ReplicaState::Failed if !self.state.models.serves(&replica.spec.model) => {}

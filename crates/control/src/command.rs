@@ -10,6 +10,7 @@ use packhorse_contention::PairTable;
 
 use crate::{
     agent_message::{LeaseClaim, NodeReport},
+    finding::RepositoryProblem,
     limits::{MAX_MODELS, MAX_NODES, MAX_PAIRS, MAX_WAITING},
     record::Settings,
 };
@@ -19,6 +20,9 @@ use crate::{
 pub enum Command {
     /// Registers a version of a model, whose file has this size in bytes.
     Register(Box<ModelSpec>, u64),
+    /// Registers a version of a model like `Register`, in the place of one of the same name and version if there is one. If it is refused,
+    /// that one stays as it is.
+    Replace(Box<ModelSpec>, u64),
     /// Changes a version of a model, the newest if none is given.
     ChangeModel(ModelName, Option<ModelVersion>, ModelSpecChange),
     /// Changes how a model's requests are split over its versions.
@@ -36,6 +40,9 @@ pub enum Command {
     RemoveNode(NodeName),
     /// Changes the policy, its options or the discipline.
     ChangeSettings(Settings),
+    /// Says what is wrong with the folder of models that is registered at starts, in place of what was wrong with it before. It is not
+    /// stored: whoever registers the folder says it again.
+    ReportRepository(Vec<RepositoryProblem>),
     /// An agent takes or renews the lease of a node.
     TakeLease(NodeName, LeaseClaim),
     /// An agent reports the state of its node.

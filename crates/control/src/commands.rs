@@ -12,7 +12,7 @@ use crate::{
     controller::Controller,
     effect::{Effect, ServeChange, Write},
     keys::RequestKey,
-    limits::{MAX_MODELS, MAX_PAIRS},
+    limits::{MAX_MODELS, MAX_PAIRS, MAX_REPOSITORY_PROBLEMS},
     models::Model,
     nodes::Node,
     notice::Notice,
@@ -34,6 +34,7 @@ impl Controller {
     ) -> Result<bool, CommandError> {
         let stored = match command {
             Command::Register(spec, bytes) => Some(self.register(spec, bytes)?),
+            Command::Replace(spec, bytes) => Some(self.replace(spec, bytes)?),
             Command::ChangeModel(name, version, change) => {
                 self.change_model(&name, version, &change)?
             }
@@ -59,6 +60,19 @@ impl Controller {
                 Write::UpdateSettings(settings.clone()),
                 Change::Settings(settings),
             )),
+            Command::ReportRepository(problems) if problems.len() > MAX_REPOSITORY_PROBLEMS => {
+                return Err(CommandError::InvalidField {
+                    field: "problems",
+                    problem: format!(
+                        "{} are over the limit of {MAX_REPOSITORY_PROBLEMS}",
+                        problems.len()
+                    ),
+                });
+            }
+            Command::ReportRepository(problems) => {
+                self.state.repository_problems = problems;
+                None
+            }
             Command::TakeLease(..) | Command::Report(..) => {
                 unreachable!("agents' commands are executed at once")
             }
@@ -86,6 +100,21 @@ impl Controller {
         self.check_family(&spec, |_| false)?;
         let write = Write::InsertModel(spec.clone());
         Ok((write, Change::Registered(spec, bytes)))
+    }
+
+    fn replace(
+        &mut self,
+        spec: Box<ModelSpec>,
+        bytes: u64,
+    ) -> Result<(Write, Change), CommandError> {
+        let id = &spec.program.model;
+        if self.state.models.get(id).is_none() {
+            return self.register(spec, bytes);
+        }
+        spec.validate()?;
+        self.check_family(&spec, |other| other == id)?;
+        let write = Write::ReplaceModel(spec.clone());
+        Ok((write, Change::Replaced(spec, bytes)))
     }
 
     fn change_model(
@@ -317,6 +346,10 @@ impl Controller {
     fn apply_change(&mut self, now: Time, change: Change) {
         match change {
             Change::Registered(spec, bytes) => self.registered(now, *spec, bytes),
+            Change::Replaced(spec, bytes) => {
+                self.model_removed(now, spec.program.model.clone());
+                self.registered(now, *spec, bytes);
+            }
             Change::Changed(specs) => {
                 for spec in specs {
                     self.model_changed(now, spec);
@@ -573,7 +606,7 @@ fn refusal(change: &Change, error: WriteError) -> CommandError {
         (Change::Registered(spec, _), WriteError::Exists) => {
             CommandError::ModelExists(spec.program.model.clone())
         }
-        (Change::Registered(spec, _), WriteError::Dangling) => {
+        (Change::Registered(spec, _) | Change::Replaced(spec, _), WriteError::Dangling) => {
             CommandError::UnknownArtifact(spec.program.artifact)
         }
         (_, error) => CommandError::NotStored(error),

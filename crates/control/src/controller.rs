@@ -150,6 +150,7 @@ impl Controller {
             memory_limits: MemoryLimits::default(),
             exclusions: Exclusions::default(),
             start_failures: StartFailures::default(),
+            repository_problems: Vec::new(),
             restarts: Restarts::new(stored.epoch),
             observer: DeviceObserver::new(now),
         };

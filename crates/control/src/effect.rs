@@ -44,6 +44,8 @@ pub enum Write {
     BeginEpoch(u64),
     /// Adds a model.
     InsertModel(Box<ModelSpec>),
+    /// Adds a model in the place of that of the same name and version, which goes with its profiles.
+    ReplaceModel(Box<ModelSpec>),
     /// Replaces what may change of models.
     UpdateModels(Vec<ModelSpec>),
     /// Notes the reason why a model cannot be served as it is registered.

@@ -5,10 +5,12 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{DeviceId, ModelId, ReplicaId, ReplicaState, Time};
+use packhorse_cluster::{DeviceId, ModelId, ReplicaId, ReplicaState, ReplicaStatus, Time};
 
 /// The time for which a model is not planned on a device after its first failure there. It doubles with each further one.
 const FIRST_BACKOFF: Duration = Duration::from_secs(30);
+/// The time without a success after which a replica that fails to start is a finding. A worker that died once is ready again before.
+const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// The longest time for which a model is not planned on a device.
 const MAX_BACKOFF: Duration = Duration::from_mins(30);
 
@@ -141,11 +143,34 @@ struct FailedStarts {
     /// The number of restarts that the node last reported.
     restarts: u32,
     count: u32,
+    /// The time since which the node reports what keeps the replica from starting; none if nothing does.
+    since: Option<Time>,
 }
 
 impl StartFailures {
-    /// Takes the reported state of a replica. Returns the number of failed starts since it was last ready.
-    pub(crate) fn count(&mut self, id: ReplicaId, state: ReplicaState, restarts: u32) -> u32 {
+    /// Takes the reported status of a replica. Returns the number of failed starts since it was last ready.
+    pub(crate) fn note(&mut self, now: Time, status: &ReplicaStatus) -> u32 {
+        let failures = self.count(status.id, status.state, status.restarts);
+        if let Some(starts) = self.by_replica.get_mut(&status.id) {
+            let fails = match status.state {
+                ReplicaState::BackingOff => true,
+                // The file is fetched again and again.
+                ReplicaState::Fetching => status.reason.is_some(),
+                // The next attempt tells.
+                _ => starts.since.is_some() && starts.count > 0,
+            };
+            starts.since = fails.then(|| starts.since.unwrap_or(now));
+        }
+        failures
+    }
+
+    /// Returns true if a replica has failed to start for longer than a restart takes.
+    pub(crate) fn is_stuck(&self, now: Time, id: ReplicaId) -> bool {
+        let since = self.by_replica.get(&id).and_then(|starts| starts.since);
+        since.is_some_and(|since| now.saturating_since(since) >= STUCK_AFTER)
+    }
+
+    fn count(&mut self, id: ReplicaId, state: ReplicaState, restarts: u32) -> u32 {
         if state == ReplicaState::Ready {
             self.by_replica.remove(&id);
             return 0;

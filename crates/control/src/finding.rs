@@ -62,11 +62,22 @@ pub enum Problem {
     DrainWaits,
     /// Planning has trouble.
     Planning,
+    /// Entries of the folder of models are not registered as they are there.
+    Repository,
+}
+
+/// An entry of the folder of models that is registered at starts, and what is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepositoryProblem {
+    /// The entry.
+    pub place: String,
+    /// The sentence that says what is wrong.
+    pub problem: String,
 }
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
@@ -75,6 +86,7 @@ impl Problem {
         Self::NodeLost,
         Self::DrainWaits,
         Self::Planning,
+        Self::Repository,
     ];
 
     /// Returns the name of the kind, for metrics.
@@ -88,6 +100,7 @@ impl Problem {
             Self::NodeLost => "node_lost",
             Self::DrainWaits => "drain_waits",
             Self::Planning => "planning",
+            Self::Repository => "repository",
         }
     }
 }

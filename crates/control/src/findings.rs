@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{ModelId, Scheduling};
+use packhorse_cluster::{ModelId, Scheduling, Time};
 
 use crate::{
-    finding::{Finding, Problem, Severity, Subject},
+    finding::{Finding, Problem, RepositoryProblem, Severity, Subject},
     planning::Planning,
     state::State,
 };
@@ -14,7 +14,7 @@ use crate::{
 const TOLERATED_SHORTFALL: f64 = 0.02;
 
 /// Returns all findings, by severity, then subject.
-pub(crate) fn findings(state: &State, planning: &Planning) -> Vec<Finding> {
+pub(crate) fn findings(now: Time, state: &State, planning: &Planning) -> Vec<Finding> {
     let mut all = Vec::new();
     of_models(state, &mut all);
     of_nodes(state, &mut all);
@@ -28,6 +28,7 @@ pub(crate) fn findings(state: &State, planning: &Planning) -> Vec<Finding> {
             cure: Some("it is tried again later; the plan works around the device".to_owned()),
         });
     }
+    of_stuck_replicas(now, state, &mut all);
     for (name, rejected) in state.traffic.rejected() {
         let version = rejected.version;
         all.push(Finding {
@@ -55,10 +56,50 @@ pub(crate) fn findings(state: &State, planning: &Planning) -> Vec<Finding> {
             cure: None,
         });
     }
+    all.extend(of_repository(&state.repository_problems));
     all.sort_by(|a, b| {
         (a.severity, &a.subject, a.problem).cmp(&(b.severity, &b.subject, b.problem))
     });
     all
+}
+
+/// Finds the replicas that fail to start again and again and that the plan does not leave out, because no other device can have them.
+fn of_stuck_replicas(now: Time, state: &State, all: &mut Vec<Finding>) {
+    for replica in state.rollout.iter() {
+        let (model, device) = (&replica.spec.model.model, &replica.spec.device);
+        let excluded = state.exclusions.of_device(device).contains(model);
+        if !replica.is_planned() || excluded || !state.start_failures.is_stuck(now, replica.id) {
+            continue;
+        }
+        let status = state.status(replica);
+        all.push(Finding {
+            severity: Severity::Warning,
+            subject: Subject::Device(device.clone()),
+            problem: Problem::CannotStart,
+            text: format!("model {model} does not start on {device}"),
+            cause: status.and_then(|status| status.reason.clone()),
+            cure: Some("it is tried again and again; remove the cause".to_owned()),
+        });
+    }
+}
+
+/// Returns the finding about the folder of models. It is one, because entries of a folder need not be models.
+fn of_repository(problems: &[RepositoryProblem]) -> Option<Finding> {
+    let places: Vec<&str> = problems.iter().map(|p| p.place.as_str()).collect();
+    let causes = problems
+        .iter()
+        .map(|p| format!("{}: {}", p.place, p.problem));
+    (!problems.is_empty()).then(|| Finding {
+        severity: Severity::Warning,
+        subject: Subject::Cluster,
+        problem: Problem::Repository,
+        text: format!(
+            "the model repository is not served as it is there: {}",
+            places.join(", ")
+        ),
+        cause: Some(causes.collect::<Vec<_>>().join("; ")),
+        cure: Some("correct it, and start packhorse serve again".to_owned()),
+    })
 }
 
 fn of_models(state: &State, all: &mut Vec<Finding>) {

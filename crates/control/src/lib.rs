@@ -80,7 +80,7 @@ pub use effect::{Effect, ServeChange, Target, VersionShares, Write};
 pub use event::{
     Comparison, ComputedWork, Event, LinkState, RequestCounts, Sample, Solution, SolveError,
 };
-pub use finding::{Finding, Problem, Severity, Subject};
+pub use finding::{Finding, Problem, RepositoryProblem, Severity, Subject};
 pub use keys::{Receipt, RequestKey, SolveKey};
 pub use model_state::MeasurementProgress;
 pub use models::Model;

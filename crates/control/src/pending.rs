@@ -52,6 +52,7 @@ pub(crate) enum Behind {
 #[derive(Debug)]
 pub(crate) enum Change {
     Registered(Box<ModelSpec>, u64),
+    Replaced(Box<ModelSpec>, u64),
     Changed(Vec<ModelSpec>),
     Split(Box<SplitRecord>),
     Removed(Vec<ModelId>),

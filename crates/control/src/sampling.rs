@@ -55,7 +55,7 @@ impl Controller {
             }
             self.request_plan(now, reason);
         }
-        let findings = findings(&self.state, &self.planning);
+        let findings = findings(now, &self.state, &self.planning);
         for (change, finding) in self.announcements.findings(findings) {
             self.tell(Notice::Finding(change, finding));
         }

@@ -14,6 +14,7 @@ use crate::{
     estimated_kinds::EstimatedKinds,
     event::LinkState,
     exclusions::{Exclusions, StartFailures},
+    finding::RepositoryProblem,
     inspections::Inspections,
     measurements::Measurements,
     memory_limits::MemoryLimits,
@@ -51,6 +52,8 @@ pub(crate) struct State {
     pub(crate) memory_limits: MemoryLimits,
     pub(crate) exclusions: Exclusions,
     pub(crate) start_failures: StartFailures,
+    /// What is wrong with the folder of models that is registered at starts.
+    pub(crate) repository_problems: Vec<RepositoryProblem>,
     pub(crate) restarts: Restarts,
     pub(crate) observer: DeviceObserver,
 }

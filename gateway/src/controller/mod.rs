@@ -29,7 +29,7 @@ use packhorse_cluster::{
 };
 use packhorse_contention::PairTable;
 use packhorse_control::{
-    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, SplitChange,
+    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, RepositoryProblem, SplitChange,
     record::{PlanOutcome, Settings},
 };
 use packhorse_placement::UnknownPolicy;
@@ -137,6 +137,27 @@ impl Controller {
         let command = Command::Register(Box::new(spec), artifact_bytes);
         self.command(command, move |task| task.model_view(&id))
             .await
+    }
+
+    /// Registers a version of a model like [`Self::register`], in the place of one of the same name and version if there is one.
+    pub async fn replace(
+        &self,
+        spec: ModelSpec,
+        artifact_bytes: u64,
+    ) -> Result<Result<ModelView, CommandError>, Stopped> {
+        let id = spec.program.model.clone();
+        let command = Command::Replace(Box::new(spec), artifact_bytes);
+        self.command(command, move |task| task.model_view(&id))
+            .await
+    }
+
+    /// Says what is wrong with the folder of models, in place of what was wrong with it before.
+    pub async fn report_repository(
+        &self,
+        problems: Vec<RepositoryProblem>,
+    ) -> Result<Result<(), CommandError>, Stopped> {
+        let command = Command::ReportRepository(problems);
+        self.command(command, |_| Ok(())).await
     }
 
     /// Returns all models.

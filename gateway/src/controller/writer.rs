@@ -32,14 +32,10 @@ pub(super) async fn run(
 
 async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
     let (what, result) = match write {
-        Write::InsertModel(spec) => {
-            let error = match store.insert_model(&spec).await {
-                Ok(()) => return Ok(()),
-                Err(InsertModelError::Exists) => return Err(WriteError::Exists),
-                Err(InsertModelError::UnknownArtifact) => return Err(WriteError::Dangling),
-                Err(InsertModelError::Store(error)) => error,
-            };
-            ("a registration", Err(error))
+        Write::InsertModel(spec) => ("a registration", inserted(store.insert_model(&spec).await)?),
+        Write::ReplaceModel(spec) => {
+            let replaced = store.replace_model(&spec).await;
+            ("a replaced registration", inserted(replaced)?)
         }
         Write::BeginEpoch(epoch) => ("an epoch", store.begin_epoch_at(epoch).await),
         Write::UpdateModels(specs) => ("a change of a model", store.update_models(&specs).await),
@@ -77,6 +73,16 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
             StoreError::Database(_) | StoreError::Unreadable { .. } => WriteError::Failed,
         }
     })
+}
+
+/// Returns the outcome of a registration. What the registration itself is wrong about is an error at once.
+fn inserted(result: Result<(), InsertModelError>) -> Result<Result<(), StoreError>, WriteError> {
+    match result {
+        Ok(()) => Ok(Ok(())),
+        Err(InsertModelError::Exists) => Err(WriteError::Exists),
+        Err(InsertModelError::UnknownArtifact) => Err(WriteError::Dangling),
+        Err(InsertModelError::Store(error)) => Ok(Err(error)),
+    }
 }
 
 /// Returns the text of an error and of its sources.

@@ -7,7 +7,7 @@ use packhorse_cluster::{
 };
 use packhorse_control::record::ModelRecord;
 use packhorse_estimator::OperatorGraph;
-use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
+use sqlx::{Any, Row as _, Transaction, any::AnyRow, error::ErrorKind};
 
 use super::{Store, StoreError, json, parsed, to_json, unix_ms, unsigned};
 
@@ -31,38 +31,20 @@ impl Store {
     /// # Errors
     /// If the version exists, the artifact does not exist, or the database fails.
     pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
-        let program = &spec.program;
         let mut transaction = self.begin().await.map_err(StoreError::from)?;
-        let done = sqlx::query(
-            "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
-             queue_limit, family, accuracy_pct, failure, after_plan, created_ms) \
-             SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, COALESCE(MAX(generation), 0), $13 FROM plans",
-        )
-        .bind(program.model.name.to_string())
-        .bind(i64::from(program.model.version.get()))
-        .bind(program.artifact.to_string())
-        .bind(i64::from(program.max_batch_size))
-        .bind(to_json(&program.inputs))
-        .bind(to_json(&program.outputs))
-        .bind(millis(spec.slo))
-        .bind(spec.rate.get())
-        .bind(spec.rate_mode.as_str())
-        .bind(spec.queue_limit.map(i64::from))
-        .bind(spec.family().map(ToString::to_string))
-        .bind(accuracy(spec))
-        .bind(unix_ms())
-        .execute(&mut *transaction)
-        .await;
-        match done {
-            Ok(_) => Ok(transaction.commit().await.map_err(StoreError::from)?),
-            Err(sqlx::Error::Database(e)) if e.kind() == ErrorKind::UniqueViolation => {
-                Err(InsertModelError::Exists)
-            }
-            Err(sqlx::Error::Database(e)) if e.kind() == ErrorKind::ForeignKeyViolation => {
-                Err(InsertModelError::UnknownArtifact)
-            }
-            Err(e) => Err(InsertModelError::Store(e.into())),
-        }
+        insert(&mut transaction, spec).await?;
+        Ok(transaction.commit().await.map_err(StoreError::from)?)
+    }
+
+    /// Adds a model in the place of that of the same name and version, which goes with its profiles: both or neither.
+    ///
+    /// # Errors
+    /// If the artifact does not exist, or the database fails.
+    pub async fn replace_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
+        let mut transaction = self.begin().await.map_err(StoreError::from)?;
+        delete(&mut transaction, &spec.program.model).await?;
+        insert(&mut transaction, spec).await?;
+        Ok(transaction.commit().await.map_err(StoreError::from)?)
     }
 
     /// Returns all models, ordered by name, then version.
@@ -144,28 +126,9 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn delete_models(&self, models: &[ModelId]) -> Result<(), StoreError> {
-        const STATEMENTS: [&str; 2] = [
-            "DELETE FROM models WHERE name = $1 AND version = $2",
-            "DELETE FROM profiles WHERE name = $1 AND version = $2",
-        ];
         let mut transaction = self.begin().await?;
         for model in models {
-            sqlx::query(
-                "UPDATE artifacts SET last_used_ms = $1 WHERE digest IN \
-                 (SELECT artifact FROM models WHERE name = $2 AND version = $3)",
-            )
-            .bind(unix_ms())
-            .bind(model.name.to_string())
-            .bind(i64::from(model.version.get()))
-            .execute(&mut *transaction)
-            .await?;
-            for statement in STATEMENTS {
-                sqlx::query(statement)
-                    .bind(model.name.to_string())
-                    .bind(i64::from(model.version.get()))
-                    .execute(&mut *transaction)
-                    .await?;
-            }
+            delete(&mut transaction, model).await?;
         }
         sqlx::query("DELETE FROM splits WHERE name NOT IN (SELECT name FROM models)")
             .execute(&mut *transaction)
@@ -173,6 +136,69 @@ impl Store {
         transaction.commit().await?;
         Ok(())
     }
+}
+
+/// Adds a model within a transaction.
+async fn insert(
+    transaction: &mut Transaction<'_, Any>,
+    spec: &ModelSpec,
+) -> Result<(), InsertModelError> {
+    let program = &spec.program;
+    let done = sqlx::query(
+        "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
+         queue_limit, family, accuracy_pct, failure, after_plan, created_ms) \
+         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, COALESCE(MAX(generation), 0), $13 FROM plans",
+    )
+    .bind(program.model.name.to_string())
+    .bind(i64::from(program.model.version.get()))
+    .bind(program.artifact.to_string())
+    .bind(i64::from(program.max_batch_size))
+    .bind(to_json(&program.inputs))
+    .bind(to_json(&program.outputs))
+    .bind(millis(spec.slo))
+    .bind(spec.rate.get())
+    .bind(spec.rate_mode.as_str())
+    .bind(spec.queue_limit.map(i64::from))
+    .bind(spec.family().map(ToString::to_string))
+    .bind(accuracy(spec))
+    .bind(unix_ms())
+    .execute(&mut **transaction)
+    .await;
+    match done {
+        Ok(_) => Ok(()),
+        Err(sqlx::Error::Database(e)) if e.kind() == ErrorKind::UniqueViolation => {
+            Err(InsertModelError::Exists)
+        }
+        Err(sqlx::Error::Database(e)) if e.kind() == ErrorKind::ForeignKeyViolation => {
+            Err(InsertModelError::UnknownArtifact)
+        }
+        Err(e) => Err(InsertModelError::Store(e.into())),
+    }
+}
+
+/// Removes a model and its profiles within a transaction.
+async fn delete(transaction: &mut Transaction<'_, Any>, model: &ModelId) -> Result<(), StoreError> {
+    const STATEMENTS: [&str; 2] = [
+        "DELETE FROM models WHERE name = $1 AND version = $2",
+        "DELETE FROM profiles WHERE name = $1 AND version = $2",
+    ];
+    sqlx::query(
+        "UPDATE artifacts SET last_used_ms = $1 WHERE digest IN \
+         (SELECT artifact FROM models WHERE name = $2 AND version = $3)",
+    )
+    .bind(unix_ms())
+    .bind(model.name.to_string())
+    .bind(i64::from(model.version.get()))
+    .execute(&mut **transaction)
+    .await?;
+    for statement in STATEMENTS {
+        sqlx::query(statement)
+            .bind(model.name.to_string())
+            .bind(i64::from(model.version.get()))
+            .execute(&mut **transaction)
+            .await?;
+    }
+    Ok(())
 }
 
 fn accuracy(spec: &ModelSpec) -> Option<f64> {

@@ -36,7 +36,9 @@ impl DashboardArgs {
         match open::that_detached(&address) {
             Ok(()) => Ok(output::print_line(format!("opened {base}"))?),
             Err(e) => {
-                eprintln!("no browser was opened: {e}; open this address within a minute:");
+                output::note(format_args!(
+                    "no browser was opened: {e}; open this address within a minute:"
+                ));
                 Ok(output::print_line(address)?)
             }
         }

@@ -55,20 +55,23 @@ impl EventsArgs {
                 Followed::Message(EventMessage::Change(event)) => print(&event, context.json())?,
                 Followed::Message(EventMessage::Snapshot(snapshot)) => {
                     if last.is_some() {
-                        eprintln!(
+                        output::note(format_args!(
                             "some events are missing here; the next one has a number above {}",
                             snapshot.id
-                        );
+                        ));
                     }
                 }
                 Followed::Message(EventMessage::Goodput(_)) => {}
                 Followed::Interrupted(Some(error)) => {
-                    eprintln!("{:#}; connecting again", anyhow::Error::from(error));
+                    output::note(format_args!(
+                        "{:#}; connecting again",
+                        anyhow::Error::from(error)
+                    ));
                 }
                 Followed::Interrupted(None) => {
-                    eprintln!("the gateway has ended the stream; connecting again");
+                    output::note("the gateway has ended the stream; connecting again");
                 }
-                Followed::Resumed => eprintln!("connected again"),
+                Followed::Resumed => output::note("connected again"),
             }
         }
     }

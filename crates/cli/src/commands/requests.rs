@@ -70,10 +70,10 @@ impl TraceArgs {
         }
         let file = self.output.display();
         std::fs::write(&self.output, &trace).with_context(|| format!("cannot write {file}"))?;
-        eprintln!(
+        output::note(format_args!(
             "{file} has {} bytes; open it at https://ui.perfetto.dev",
             trace.len()
-        );
+        ));
         Ok(())
     }
 }

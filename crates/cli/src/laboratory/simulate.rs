@@ -273,10 +273,10 @@ fn write_trace(file: &Path, trace: RunTrace, scenario: &Scenario) -> anyhow::Res
     if let Some(e) = failure {
         return Err(e).with_context(|| format!("write {}", file.display()));
     }
-    eprintln!(
+    output::note(format_args!(
         "note: {} has {requests} requests; open it at https://ui.perfetto.dev",
         file.display()
-    );
+    ));
     Ok(())
 }
 

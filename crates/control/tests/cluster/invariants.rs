@@ -53,7 +53,7 @@ impl Invariants {
             return;
         }
         match command {
-            Command::Register(spec, _) => {
+            Command::Register(spec, _) | Command::Replace(spec, _) => {
                 let id = &spec.program.model;
                 let removes =
                     |c: &Command| matches!(c, Command::RemoveModel(name, _) if *name == id.name);

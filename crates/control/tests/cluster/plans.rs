@@ -158,6 +158,28 @@ fn a_model_that_dies_on_one_device_is_planned_elsewhere_and_tried_again_with_bac
 }
 
 #[test]
+fn a_replica_that_cannot_start_and_has_no_other_place_is_a_finding_until_it_starts() {
+    let mut cluster = serving_cluster(&[8192], &[("a:1", 20.0)]);
+    let id: ModelId = "a:1".parse().unwrap();
+    let key = (id.clone(), "sim0".to_owned());
+    let failures = &mut cluster.machine("n0").behaviour.failures;
+    failures.insert(key.clone(), LoadFailure::Dies);
+    let node: NodeName = "n0".parse().unwrap();
+    cluster.kill_worker(&node, 0);
+    let cannot = |c: &VirtualCluster| {
+        let findings = c.controller().findings();
+        let mut findings = findings.iter();
+        findings.any(|f| f.problem == Problem::CannotStart && f.cause.is_some())
+    };
+    cluster.run_until("the finding", Duration::from_mins(1), cannot);
+    cluster.machine("n0").behaviour.failures.remove(&key);
+    let limit = Duration::from_mins(1);
+    cluster.run_until("it serves", limit, VirtualCluster::is_healthy);
+    cluster.run_for(Duration::from_secs(10));
+    assert!(!cannot(&cluster));
+}
+
+#[test]
 fn a_model_that_dies_on_every_device_says_why_and_serves_once_it_can() {
     let mut cluster = serving_cluster(&[8192, 8192], &[("a:1", 20.0)]);
     let id: ModelId = "b:1".parse().unwrap();

@@ -76,10 +76,13 @@ impl Store {
         match write {
             Write::BeginEpoch(epoch) if epoch <= disk.epoch => return Err(WriteError::Exists),
             Write::BeginEpoch(epoch) => disk.epoch = epoch,
-            Write::InsertModel(spec) => {
-                if position(&disk.models, &spec.program.model).is_some() {
-                    return Err(WriteError::Exists);
-                }
+            Write::InsertModel(spec) if position(&disk.models, &spec.program.model).is_some() => {
+                return Err(WriteError::Exists);
+            }
+            Write::InsertModel(spec) | Write::ReplaceModel(spec) => {
+                let replaced = &spec.program.model;
+                disk.models.retain(|m| m.spec.program.model != *replaced);
+                disk.profiles.remove_model(replaced);
                 disk.models.push(ModelRecord {
                     spec: *spec,
                     artifact_bytes: 0,

@@ -16,6 +16,7 @@ mod node_tokens;
 mod nodes;
 mod plans;
 mod profiles;
+mod repository;
 mod requests;
 mod sessions;
 mod worker_addresses;
@@ -247,6 +248,7 @@ fn admin_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(backup::download))
         .routes(routes!(events::stream))
         .routes(routes!(events::findings))
+        .routes(routes!(repository::put_problems))
         .routes(routes!(requests::list))
         .routes(routes!(requests::trace))
         .routes(routes!(requests::try_request))

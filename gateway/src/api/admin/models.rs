@@ -32,9 +32,21 @@ pub(super) struct WhichVersion {
     pub(super) version: Option<ModelVersion>,
 }
 
+/// The treatment of a registered version of the same name and version.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Replacement {
+    /// True to replace a registered version of the same name and version with its profiles. If the registration is refused, that one
+    /// stays as it is. By default such a registration is refused.
+    #[serde(default)]
+    replace: bool,
+}
+
 /// Registers a version of a model. The registration is durable once it is answered; `GET` then returns the state of the model.
 #[utoipa::path(
     post, path = "/v1/models", tag = "models", security(("admin" = [])),
+    params(Replacement),
     request_body = ModelRegistration,
     responses(
         (status = 201, description = "Registered", body = ModelView, headers(("location" = String, description = "The path of the model"))),
@@ -46,6 +58,7 @@ pub(super) struct WhichVersion {
 pub(super) async fn register(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
+    Query(Replacement { replace }): Query<Replacement>,
     JsonBody(registration): JsonBody<ModelRegistration>,
 ) -> Result<impl IntoResponse, ApiError> {
     let (spec, path) = parse_registration(registration)?;
@@ -56,7 +69,11 @@ pub(super) async fn register(
     let digest = spec.program.artifact;
     let bytes = admin.store.artifact(digest).await?;
     let bytes = bytes.ok_or(CommandError::UnknownArtifact(digest))?;
-    let view = admin.controller.by(actor).register(spec, bytes).await??;
+    let controller = admin.controller.by(actor);
+    let view = match replace {
+        false => controller.register(spec, bytes).await??,
+        true => controller.replace(spec, bytes).await??,
+    };
     let location = format!("/v1/models/{}?version={}", view.name, view.version);
     Ok((
         StatusCode::CREATED,

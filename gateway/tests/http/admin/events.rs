@@ -454,6 +454,34 @@ async fn findings_are_listed_and_told_once() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_with_the_model_repository_is_a_finding_until_it_is_right() {
+    const PATH: &str = "/v1/repository/problems";
+    let gateway = Gateway::start().await;
+    let mut reader = EventReader::open(&gateway, "", None).await;
+    let problem = |place: &str| json!({"place": place, "problem": "there is no model.json"});
+    let problems = json!({"problems": [problem("a"), problem("b/2")]});
+    assert_eq!(gateway.put(PATH, &problems).await.status, 204);
+    let event = reader.named("finding").await.data;
+    assert_eq!(event["state"], "raised");
+    let listed = gateway.get("/v1/findings").await.ok(200);
+    assert_eq!(
+        listed[0]["text"],
+        "the model repository is not served as it is there: a, b/2"
+    );
+    assert_eq!(
+        listed[0]["cause"],
+        "a: there is no model.json; b/2: there is no model.json"
+    );
+
+    let many = json!({"problems": vec![problem("a"); 101]});
+    let message = gateway.put(PATH, &many).await.error(400);
+    assert_eq!(message, "problems: 101 are over the limit of 100");
+    let none = json!({"problems": []});
+    assert_eq!(gateway.put(PATH, &none).await.status, 204);
+    assert_eq!(reader.named("finding").await.data["state"], "cleared");
+}
+
+#[tokio::test]
 async fn a_gateway_that_stops_ends_its_streams_at_once() {
     let gateway = Gateway::start().await;
     let mut reader = EventReader::open(&gateway, "", None).await;

@@ -182,6 +182,42 @@ async fn a_model_is_registered_read_changed_and_removed() {
 }
 
 #[tokio::test]
+async fn a_version_is_replaced_as_a_whole_or_stays_as_it_was() {
+    let gateway = Gateway::start().await;
+    let first = gateway.upload(b"the first file").await;
+    let second = gateway.upload(b"the second file").await;
+    const REPLACE: &str = "/v1/models?replace=true";
+    // There is none yet.
+    gateway
+        .post(REPLACE, &registration("m", first))
+        .await
+        .ok(201);
+    let split = json!({"split": {"1": 100}});
+    gateway.patch("/v1/models/m", &split).await.ok(200);
+
+    let mut wrong = registration("m", second);
+    wrong["queue_limit"] = json!(0);
+    let message = gateway.post(REPLACE, &wrong).await.error(400);
+    assert!(message.contains("queue_limit"), "{message}");
+    let missing = registration("m", digest_of(b"never uploaded"));
+    gateway.post(REPLACE, &missing).await.error(400);
+    let view = gateway.get("/v1/models/m").await.ok(200);
+    assert_eq!(view["artifact"], first.to_string());
+
+    let mut right = registration("m", second);
+    right["slo_ms"] = json!(77);
+    let view = gateway.post(REPLACE, &right).await.ok(201);
+    assert_eq!(view["artifact"], second.to_string());
+    let gateway = gateway.restarted().await;
+    let view = gateway.get("/v1/models/m").await.ok(200);
+    assert_eq!(view["artifact"], second.to_string());
+    assert_eq!(view["slo_ms"], 77.0);
+    assert_eq!(view["split"], json!({"1": 100}));
+    let audit = gateway.get("/v1/audit").await.ok(200);
+    assert_eq!(audit[0]["action"], "model.replace");
+}
+
+#[tokio::test]
 async fn variants_of_a_family_are_registered_changed_and_there_after_a_restart() {
     let gateway = Gateway::start().await;
     let digest = gateway.upload(b"a file").await;

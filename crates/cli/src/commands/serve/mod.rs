@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::{
     process::Command,
     signal::unix::{Signal, SignalKind, signal},
+    task::spawn_blocking,
     time::sleep,
 };
 
@@ -33,7 +34,8 @@ flight and end everything; a second one ends at once. If gateway or agent ends, 
 Every other setting of the two is read from the environment: packhorse-gateway --help, packhorse-agent --help.
 
 A model repository has for each model NAME/model.json, which is what `packhorse model register` reads, and NAME/VERSION/model.pt or
-model.pt2. What is new or changed there is registered at the start. What is missing there stays registered.
+model.pt2. What is new or changed there is registered at the start. What is missing there stays registered. What is wrong there is not
+registered and a finding; a version that was registered before stays as it was, and the other models are served.
 
 Examples:
   packhorse serve
@@ -95,9 +97,17 @@ struct EndSignals {
 impl ServeArgs {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut signals = EndSignals::listen()?;
-        // Read first: a mistake in it shall not cost a start.
-        let models = self.model_repository.as_deref();
-        let models = models.map(ModelRepository::read).transpose()?;
+        let models = match self.model_repository.clone() {
+            // Read first, so that a wrong path does not cost a start, and beside this thread, which heeds the signals.
+            Some(folder) => {
+                let read = spawn_blocking(move || ModelRepository::read(&folder));
+                tokio::select! {
+                    models = read => Some(models??),
+                    () = signals.next() => return Ok(()),
+                }
+            }
+            None => None,
+        };
         let mut services = Services::new()?;
         let outcome = tokio::select! {
             outcome = self.serve(context, models, &mut services) => outcome,
@@ -188,7 +198,9 @@ impl ServeArgs {
             })
             .await?;
         let urls = serde_json::json!({"inference": inference_url, "admin": admin_url});
-        output::print_line(format_args!("ready {urls}"))?;
+        if let Err(error) = output::print_line(format_args!("ready {urls}")) {
+            output::note(format_args!("ready {urls}; it cannot be written: {error}"));
+        }
         Err(services.ended().await.into())
     }
 }

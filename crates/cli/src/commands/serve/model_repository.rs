@@ -3,89 +3,138 @@
 use std::{
     ffi::OsStr,
     fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail, ensure};
-use packhorse_api::{ModelChange, ModelRegistration, ModelView};
+use packhorse_api::{
+    ModelChange, ModelRegistration, ModelView, RepositoryProblem, RepositoryProblems,
+};
 use packhorse_client::AdminClient;
 use packhorse_cluster::{ModelName, ModelVersion};
 use serde_json::{Map, Value};
 
 use crate::{
     commands::model::register::{hash_artifact, name_artifact, upload},
-    files::read_file,
+    files::read_regular_file,
+    output,
 };
 
 /// The name of a registration.
 const REGISTRATION: &str = "model.json";
 /// The names of a program.
 const PROGRAMS: [&str; 2] = ["model.pt", "model.pt2"];
+/// The name of a registration of Triton, which is not read.
+const TRITON: &str = "config.pbtxt";
 /// The fields of a registration that the folders say.
 const SAID_BY_FOLDERS: [&str; 3] = ["version", "artifact", "artifact_path"];
 
-/// The models of a folder.
+/// The folders that are no models and that file systems and tools put into others.
+const NO_MODELS: [&str; 2] = ["lost+found", "__pycache__"];
+/// The largest registration, in bytes.
+const REGISTRATION_LIMIT: u64 = 1 << 20;
+
+/// The models of a folder, and what is wrong with others there.
 #[derive(Debug)]
 pub(super) struct ModelRepository {
     versions: Vec<RepositoryVersion>,
+    problems: Vec<RepositoryProblem>,
 }
 
 /// A version of a model in the folder.
 #[derive(Debug)]
 struct RepositoryVersion {
-    registration_file: PathBuf,
+    /// The version's folder within the repository.
+    place: String,
     /// The registration without its artifact.
     spec: Map<String, Value>,
     program: PathBuf,
 }
 
 impl ModelRepository {
-    /// Reads a folder, by name and ascending version. Hidden files and plain files in it are no models.
+    /// Reads a folder, by name and ascending version. Hidden files and plain files in it are no models. A mistake in one model does not
+    /// concern the others.
     ///
     /// # Errors
-    /// Names the model's folder or file that is not as it should be.
+    /// If the folder cannot be read.
     pub(super) fn read(folder: &Path) -> anyhow::Result<Self> {
-        let mut versions = Vec::new();
-        for model in folders(folder).with_context(|| cannot_read(folder))? {
-            let registration_file = model.join(REGISTRATION);
-            let spec = read_spec(&model, &registration_file)?;
-            let mut numbered = Vec::new();
-            for folder in folders(&model).with_context(|| cannot_read(&model))? {
-                let name = folder.file_name().and_then(OsStr::to_str);
-                if let Some(version) = name.and_then(|name| name.parse::<u32>().ok()) {
-                    numbered.push((version, program(&folder)?));
-                }
-            }
-            ensure!(
-                !numbered.is_empty(),
-                "{} has no version: put the model's file into {}",
-                model.display(),
-                model.join("1").join(PROGRAMS[0]).display()
-            );
-            numbered.sort();
-            for (version, program) in numbered {
-                let mut spec = spec.clone();
-                spec.insert("version".to_owned(), version.into());
-                versions.push(RepositoryVersion {
-                    registration_file: registration_file.clone(),
-                    spec,
-                    program,
-                });
+        let mut repository = Self {
+            versions: Vec::new(),
+            problems: Vec::new(),
+        };
+        let models = folders(folder).with_context(|| cannot_read(folder))?;
+        for model in models.into_iter().filter(|model| !is_no_model(model)) {
+            if let Err(error) = repository.read_model(folder, &model) {
+                repository.note_problem(place(folder, &model), &error);
             }
         }
-        Ok(Self { versions })
+        Ok(repository)
     }
 
-    /// Makes the gateway's registrations equal to the folder's. Models that only the gateway has are left alone.
-    pub(super) async fn register(self, admin: &AdminClient) -> anyhow::Result<()> {
-        let registered = admin.models().await?;
-        for version in self.versions {
-            let file = version.registration_file.clone();
-            version
-                .register(admin, &registered)
-                .await
-                .with_context(|| file.display().to_string())?;
+    fn read_model(&mut self, repository: &Path, model: &Path) -> anyhow::Result<()> {
+        let spec = read_spec(model)?;
+        let mut numbered = Vec::new();
+        for folder in folders(model).context("cannot read the folder")? {
+            let name = folder.file_name().and_then(OsStr::to_str);
+            if let Some(version) = name.and_then(|name| name.parse::<u32>().ok()) {
+                numbered.push((version, folder));
+            }
         }
+        ensure!(
+            !numbered.is_empty(),
+            "there is no version: put the model's file into {}",
+            model.join("1").join(PROGRAMS[0]).display()
+        );
+        numbered.sort();
+        for (version, folder) in numbered {
+            let place = place(repository, &folder);
+            match program(&folder) {
+                Ok(program) => {
+                    let mut spec = spec.clone();
+                    spec.insert("version".to_owned(), version.into());
+                    self.versions.push(RepositoryVersion {
+                        place,
+                        spec,
+                        program,
+                    });
+                }
+                Err(error) => self.note_problem(place, &error),
+            }
+        }
+        Ok(())
+    }
+
+    fn note_problem(&mut self, place: String, error: &anyhow::Error) {
+        let problem = format!("{error:#}");
+        output::note(format_args!("{place} is not served: {problem}"));
+        self.problems.push(RepositoryProblem { place, problem });
+    }
+
+    /// Makes the gateway's registrations equal to the folder's. Models that only the gateway has are left alone, and so is a version whose
+    /// registration the gateway refuses. What is wrong becomes a finding of the gateway.
+    pub(super) async fn register(mut self, admin: &AdminClient) -> anyhow::Result<()> {
+        let registered = admin.models().await?;
+        for version in std::mem::take(&mut self.versions) {
+            let place = version.place.clone();
+            if let Err(error) = version.register(admin, &registered).await {
+                self.note_problem(place, &error);
+            }
+        }
+        let more = self.problems.len().saturating_sub(RepositoryProblems::MAX);
+        self.problems.truncate(RepositoryProblems::MAX);
+        if more > 0
+            && let Some(last) = self.problems.last_mut()
+        {
+            *last = RepositoryProblem {
+                place: "and more".to_owned(),
+                problem: format!("{} others are not served", more + 1),
+            };
+        }
+        let problems = self.problems;
+        admin
+            .put_repository_problems(&RepositoryProblems { problems })
+            .await?;
         Ok(())
     }
 }
@@ -108,13 +157,12 @@ impl RepositoryVersion {
         }
         upload(admin, &file).await?;
         let outcome = if earlier.is_some() {
-            // Nothing is served yet, so that no replica of the former program is lost.
-            admin.remove_model(&wanted.name, Some(version)).await?;
+            admin.replace_model(&wanted).await?;
             "registered again: its file or signature has changed"
         } else {
+            admin.register_model(&wanted).await?;
             "registered"
         };
-        admin.register_model(&wanted).await?;
         report(&wanted.name, version, outcome);
         Ok(())
     }
@@ -175,29 +223,35 @@ fn differing<T: PartialEq>(wanted: T, registered: &T) -> Option<T> {
 }
 
 fn report(name: &ModelName, version: ModelVersion, outcome: &str) {
-    eprintln!("{name}:{version} {outcome}");
+    output::note(format_args!("{name}:{version} {outcome}"));
 }
 
 /// Returns the registration of a model's folder, whose name it has.
-fn read_spec(folder: &Path, file: &Path) -> anyhow::Result<Map<String, Value>> {
-    let shown = file.display();
-    let spec: Value = serde_json::from_slice(&read_file(file)?)
-        .with_context(|| format!("{shown} is not valid JSON"))?;
+fn read_spec(folder: &Path) -> anyhow::Result<Map<String, Value>> {
+    let text = match read_regular_file(&folder.join(REGISTRATION), REGISTRATION_LIMIT) {
+        Err(e) if e.kind() == ErrorKind::NotFound && folder.join(TRITON).exists() => bail!(
+            "there is no {REGISTRATION}, and {TRITON} is not read: write a {REGISTRATION} with the same signature"
+        ),
+        Err(e) if e.kind() == ErrorKind::NotFound => bail!("there is no {REGISTRATION}"),
+        text => text.with_context(|| format!("cannot read {REGISTRATION}"))?,
+    };
+    let spec: Value = serde_json::from_slice(&text)
+        .with_context(|| format!("{REGISTRATION} is not valid JSON"))?;
     let Value::Object(mut spec) = spec else {
-        bail!("{shown}: expected a JSON object")
+        bail!("{REGISTRATION}: expected a JSON object")
     };
     for field in SAID_BY_FOLDERS {
         ensure!(
             !spec.contains_key(field),
-            "{shown}: remove the field {field}, which follows from the folders"
+            "{REGISTRATION}: remove the field {field}, which follows from the folders"
         );
     }
     let name = folder.file_name().and_then(OsStr::to_str);
-    let name = name.with_context(|| format!("{}: not a model's name", folder.display()))?;
+    let name = name.context("the folder's name is not a model's name")?;
     if let Some(other) = spec.insert("name".to_owned(), name.into()) {
         ensure!(
             other == name,
-            "{shown}: the field name is {other}, but the folder is {name:?}"
+            "{REGISTRATION}: the field name is {other}, but the folder is {name:?}"
         );
     }
     Ok(spec)
@@ -206,12 +260,25 @@ fn read_spec(folder: &Path, file: &Path) -> anyhow::Result<Map<String, Value>> {
 /// Returns the file of a version's folder.
 fn program(folder: &Path) -> anyhow::Result<PathBuf> {
     let files = PROGRAMS.map(|name| folder.join(name));
-    let mut found = files.into_iter().filter(|file| file.is_file());
+    let mut found = files.into_iter().filter(|file| file.exists());
     match (found.next(), found.next()) {
-        (Some(file), None) => Ok(file),
-        (None, _) => bail!("{} has neither model.pt nor model.pt2", folder.display()),
-        (Some(_), Some(_)) => bail!("{} has both model.pt and model.pt2", folder.display()),
+        (Some(file), None) if file.is_file() => Ok(file),
+        (Some(file), None) => bail!("{} is not a regular file", file.display()),
+        (None, _) => bail!("there is neither model.pt nor model.pt2"),
+        (Some(_), Some(_)) => bail!("there are both model.pt and model.pt2"),
     }
+}
+
+/// Returns true for a folder that nobody means as a model.
+fn is_no_model(folder: &Path) -> bool {
+    let name = folder.file_name().and_then(OsStr::to_str);
+    name.is_some_and(|name| NO_MODELS.contains(&name))
+}
+
+/// Returns the path of a folder within the repository.
+fn place(repository: &Path, folder: &Path) -> String {
+    let within = folder.strip_prefix(repository).unwrap_or(folder);
+    within.display().to_string()
 }
 
 /// Returns the folders in a folder that are not hidden, by name.
@@ -282,13 +349,34 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_with_its_place() {
-        for (files, expected) in [
-            (&[("a/1/model.pt", "")][..], "a/model.json"),
-            (&[("a/model.json", "{}")], "a has no version"),
+    fn a_mistake_is_named_with_its_place_and_the_other_models_are_read() {
+        for (files, place, expected) in [
+            (&[("a/1/model.pt", "")][..], "a", "there is no model.json"),
+            (
+                &[("a/config.pbtxt", ""), ("a/1/model.pt", "")],
+                "a",
+                "there is no model.json, and config.pbtxt is not read",
+            ),
+            (&[("a/model.json", "{}")], "a", "there is no version"),
+            (
+                &[("a/model.json", "{"), ("a/1/model.pt", "")],
+                "a",
+                "model.json is not valid JSON",
+            ),
+            (
+                &[("a/model.json/x", ""), ("a/1/model.pt", "")],
+                "a",
+                "cannot read model.json: it is not a regular file",
+            ),
             (
                 &[("a/model.json", "{}"), ("a/1/model.onnx", "")],
-                "a/1 has neither model.pt nor model.pt2",
+                "a/1",
+                "there is neither model.pt nor model.pt2",
+            ),
+            (
+                &[("a/model.json", "{}"), ("a/1/model.pt/x", "")],
+                "a/1",
+                "is not a regular file",
             ),
             (
                 &[
@@ -296,21 +384,60 @@ mod tests {
                     ("a/1/model.pt", ""),
                     ("a/1/model.pt2", ""),
                 ],
-                "a/1 has both",
+                "a/1",
+                "there are both",
             ),
             (
                 &[("a/model.json", r#"{"name": "b"}"#), ("a/1/model.pt", "")],
+                "a",
                 r#"the field name is "b", but the folder is "a""#,
             ),
             (
                 &[("a/model.json", r#"{"version": 1}"#), ("a/1/model.pt", "")],
+                "a",
                 "remove the field version",
             ),
         ] {
-            let folder = repository(files);
-            let error = ModelRepository::read(folder.path()).unwrap_err();
-            let text = format!("{error:#}");
+            let good = [("good/model.json", "{}"), ("good/1/model.pt", "")];
+            let folder = repository(&[files, &good].concat());
+            let repository = ModelRepository::read(folder.path()).unwrap();
+            let problems = &repository.problems;
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            assert_eq!(problems[0].place, place);
+            let text = &problems[0].problem;
             assert!(text.contains(expected), "{text}");
+            let read: Vec<_> = repository.versions.iter().map(|v| &v.place).collect();
+            assert_eq!(read, ["good/1"]);
         }
+    }
+
+    #[test]
+    fn a_version_without_a_file_does_not_concern_the_others_of_its_model() {
+        let folder = repository(&[
+            ("a/model.json", "{}"),
+            ("a/1/model.pt", ""),
+            ("a/2/readme", ""),
+        ]);
+        let repository = ModelRepository::read(folder.path()).unwrap();
+        assert_eq!(repository.versions[0].place, "a/1");
+        assert_eq!(repository.problems[0].place, "a/2");
+    }
+
+    #[test]
+    fn a_folder_that_nobody_means_as_a_model_is_no_mistake() {
+        let folder = repository(&[("lost+found/x", ""), ("__pycache__/x.pyc", "")]);
+        let repository = ModelRepository::read(folder.path()).unwrap();
+        assert!(repository.versions.is_empty());
+        assert_eq!(repository.problems, []);
+    }
+
+    #[test]
+    fn a_named_pipe_in_place_of_a_registration_is_not_waited_for() {
+        let folder = repository(&[("a/1/model.pt", "")]);
+        let pipe = folder.path().join("a/model.json");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let repository = ModelRepository::read(folder.path()).unwrap();
+        let text = &repository.problems[0].problem;
+        assert!(text.contains("it is not a regular file"), "{text}");
     }
 }

@@ -81,7 +81,9 @@ impl Index {
         for attempt in 1.. {
             match self.continue_download(&url, &part, wheel).await {
                 Ok(()) => break,
-                Err(e) if attempt < ATTEMPTS => eprintln!("{}: {e:#}; continuing", wheel.file),
+                Err(e) if attempt < ATTEMPTS => {
+                    output::note(format_args!("{}: {e:#}; continuing", wheel.file))
+                }
                 Err(e) => return Err(e).with_context(|| format!("cannot download {url}")),
             }
         }

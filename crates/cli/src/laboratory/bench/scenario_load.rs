@@ -211,7 +211,9 @@ async fn live_cluster(context: &Context) -> (Option<Discipline>, Option<Value>) 
         ))
     };
     answer.await.unwrap_or_else(|error| {
-        eprintln!("note: the report lacks the cluster's plan and discipline: {error:#}");
+        output::note(format_args!(
+            "note: the report lacks the cluster's plan and discipline: {error:#}"
+        ));
         (None, None)
     })
 }

@@ -236,7 +236,7 @@ impl Bench<'_> {
                 lateness_p99_ms: report.lateness_ms.p99,
             };
             search.note(rate, step.passed);
-            eprintln!("{}", step.describe());
+            output::note(step.describe());
             steps.push(step);
         }
         let capacity_rps = search.capacity();
