@@ -201,10 +201,11 @@ def test_devices_nodes_plan_findings_and_keys_are_told(live: Live):
     assert admin.metric("packhorse_findings", problem="node_lost") == 0
 
 
-def test_an_idle_model_has_no_series_but_its_planned_rate(live: Live):
+def test_an_idle_model_has_no_series_but_its_planned_rate_and_those_of_its_replicas(live: Live):
     page = request(live.cluster.admin_address, "GET", "/metrics").body.decode()
     idle = [line for line in page.splitlines() if 'model="idle"' in line]
-    assert {line.split("{")[0] for line in idle} <= {"packhorse_planned_rate_rps"}, idle
+    of_replicas = {"packhorse_replicas_planned", "packhorse_replicas_ready", "packhorse_worker_restarts_total", "packhorse_replica_memory_bytes"}
+    assert {line.split("{")[0] for line in idle} <= {"packhorse_planned_rate_rps"} | of_replicas, idle
     busy = [line for line in page.splitlines() if line.startswith("packhorse_request_duration_seconds_bucket{")]
     assert [re.search('le="([^"]*)"', line)[1] for line in busy] == ["0.001", "0.005", "0.025", "0.1", "0.5", "2.5", "10.0", "+Inf"]
     zipped = request(live.cluster.admin_address, "GET", "/metrics", headers={"accept-encoding": "gzip"})

@@ -8,6 +8,7 @@ mod finding_views;
 mod outcome;
 mod permits;
 mod preview;
+mod replica_state;
 mod settings;
 mod sizing;
 mod solver;

@@ -10,7 +10,7 @@ use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
 use packhorse_cluster::{ModelId, NodeName, Time, WantedState};
 use packhorse_control::{
     Command, CommandError, Controller, DevicesNeeded, Effect, Event, RequestKey, Sample,
-    ServeChange, SolveError,
+    ServeChange, SolveError, Subject,
     record::{Settings, StoredCluster},
 };
 use tokio::{
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     finding_views::finding_views,
     outcome::Outcome,
+    replica_state::RestartCounts,
     settings::ControllerConfig,
     sizing::{Sizing, SizingError},
     solver,
@@ -78,6 +79,7 @@ pub(super) struct Task {
     node_start: Duration,
     /// The smallest clusters for the rates of the last minutes.
     devices_needed: DevicesNeeded,
+    restarts: RestartCounts,
     /// The earliest time of the next search for one.
     sizing_due: Time,
     is_sizing: bool,
@@ -164,6 +166,7 @@ impl Task {
             lease: config.lease,
             node_start: config.node_start,
             devices_needed: DevicesNeeded::default(),
+            restarts: RestartCounts::default(),
             sizing_due: Time::ZERO,
             is_sizing: false,
             sizing_began: Time::ZERO,
@@ -310,7 +313,11 @@ impl Task {
             ..ClusterState::default()
         };
         for finding in controller.findings() {
-            *state.findings.entry(finding.problem).or_default() += 1;
+            let model = match &finding.subject {
+                Subject::Model(model) => Some(model.clone()),
+                Subject::Node(_) | Subject::Device(_) | Subject::Cluster => None,
+            };
+            *state.findings.entry((finding.problem, model)).or_default() += 1;
         }
         for (_, node) in controller.nodes() {
             *state.nodes.entry(node.state()).or_default() += 1;
@@ -320,7 +327,9 @@ impl Task {
                 }
             }
         }
-        self.data_plane.telemetry().set_cluster(state);
+        let telemetry = self.data_plane.telemetry();
+        telemetry.set_cluster(state);
+        telemetry.set_replicas(self.restarts.replica_state(controller));
     }
 
     /// Gives the telemetry what the plan predicts.

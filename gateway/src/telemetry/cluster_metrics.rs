@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use packhorse_cluster::{DeviceKind, NodeState};
+use packhorse_cluster::{DeviceKind, ModelId, NodeState};
 use packhorse_control::Problem;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
@@ -17,8 +17,8 @@ use super::samples::{encode_samples, encode_value};
 pub(crate) struct ClusterState {
     /// The generation of the current plan; none before the first.
     pub(crate) generation: Option<u64>,
-    /// The number of findings of each kind.
-    pub(crate) findings: BTreeMap<Problem, usize>,
+    /// The number of findings of each kind about each model, and about anything else.
+    pub(crate) findings: BTreeMap<(Problem, Option<ModelId>), usize>,
     /// The number of nodes in each state.
     pub(crate) nodes: BTreeMap<NodeState, usize>,
     /// The number of devices of each kind that take replicas.
@@ -49,9 +49,19 @@ impl Collector for ClusterMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let count = |counted: Option<&usize>| counted.copied().unwrap_or_default() as u64;
-        let findings = Problem::ALL.iter().map(|problem| {
-            let label = [("problem", problem.name())];
-            (label, count(state.findings.get(problem)))
+        let mut findings = state.findings.clone();
+        for problem in Problem::ALL {
+            // That nothing is wrong is a sample, too.
+            findings.entry((problem, None)).or_default();
+        }
+        let findings = findings.iter().map(|((problem, model), number)| {
+            let (name, version) = match model {
+                Some(model) => (model.name.to_string(), model.version.to_string()),
+                None => Default::default(),
+            };
+            let problem = problem.name().to_owned();
+            let labels = [("problem", problem), ("model", name), ("version", version)];
+            (labels, *number as u64)
         });
         let nodes = NODE_STATES.iter().map(|(of, name)| {
             let label = [("state", *name)];
@@ -60,7 +70,7 @@ impl Collector for ClusterMetrics {
         encode_samples(
             &mut encoder,
             "packhorse_findings",
-            "What is wrong in the cluster now: the number of findings of each kind.",
+            "What is wrong in the cluster now: the number of findings of each kind, by model where they are about one.",
             MetricType::Gauge,
             findings,
         )?;

@@ -18,6 +18,7 @@ use super::{
     models::Models,
     otel::{RequestIdentity, Tracer},
     prediction_metrics::{PredictionMetrics, Predictions},
+    replica_metrics::{ReplicaMetrics, ReplicaState},
     request_log::RequestLog,
     stage_histogram::Buckets,
     tls_metrics::TlsMetrics,
@@ -53,6 +54,7 @@ struct Shared {
     gpus: GpuMetrics,
     predictions: PredictionMetrics,
     cluster: ClusterMetrics,
+    replicas: ReplicaMetrics,
     engines: EngineMetrics,
     http: HttpDurations,
     tls: TlsMetrics,
@@ -76,6 +78,8 @@ impl Telemetry {
         registry.register_collector(Box::new(predictions.clone()));
         let cluster = ClusterMetrics::default();
         registry.register_collector(Box::new(cluster.clone()));
+        let replicas = ReplicaMetrics::default();
+        registry.register_collector(Box::new(replicas.clone()));
         registry.register_collector(Box::new(memory));
         let tls = TlsMetrics::default();
         registry.register_collector(Box::new(tls.clone()));
@@ -96,6 +100,7 @@ impl Telemetry {
                 gpus,
                 predictions,
                 cluster,
+                replicas,
                 engines,
                 http,
                 tls,
@@ -154,6 +159,11 @@ impl Telemetry {
     /// Replaces the state of the cluster.
     pub(crate) fn set_cluster(&self, state: ClusterState) {
         self.shared.cluster.set(state);
+    }
+
+    /// Replaces the replicas and devices of the cluster.
+    pub(crate) fn set_replicas(&self, state: ReplicaState) {
+        self.shared.replicas.set(state);
     }
 
     /// Sets the numbers of replicas that each serving engine decides for, by the engines' numbers.

@@ -19,6 +19,7 @@ mod model_metrics;
 mod models;
 mod otel;
 mod prediction_metrics;
+mod replica_metrics;
 mod request_end;
 mod request_log;
 mod request_views;
@@ -41,6 +42,7 @@ pub use otel::{
 };
 pub(crate) use otel::{REQUEST_ID, RequestIdentity};
 pub(crate) use prediction_metrics::Predictions;
+pub(crate) use replica_metrics::{DeviceMemory, ReplicaState};
 pub(crate) use request_log::{
     BatchOutcome, BatchStages, ReplicaNumber, RequestBatch, RequestCourse,
 };
