@@ -325,8 +325,8 @@ class Constants {
 };
 
 std::unique_ptr<torch::jit::GraphExecutor> executor_of(std::shared_ptr<torch::jit::Graph> graph, const char *name) {
-  torch::jit::OptimizeFrozenGraph(graph, true);
-  optimize_frozen(graph);
+  fold_frozen(graph);
+  rewrite_frozen(graph);
   return std::make_unique<torch::jit::GraphExecutor>(std::move(graph), name);
 }
 

@@ -401,6 +401,9 @@ void drop_data(torch::jit::Block *block, std::unordered_set<Storage> &parameters
     for (torch::jit::Block *inner : node->blocks()) {
       drop_data(inner, parameters);
     }
+    if (node->kind() == c10::prim::fork) {
+      drop_data(node->g(c10::attr::Subgraph)->block(), parameters);
+    }
     redirect(node);
     if (node->kind() == c10::prim::Constant && node->hasAttribute(c10::attr::value) &&
         node->kindOf(c10::attr::value) == torch::jit::AttributeKind::t && node->t(c10::attr::value).dim() > 0) {
@@ -476,7 +479,8 @@ int packhorse_operators(const char *path, const int64_t *batches, size_t batch_c
       made.parameters = parameters;
       {
         const Observing observing(made);
-        module.forward(std::move(inputs));
+        // The recording is this thread's.
+        module.get_method("forward").run_async(std::move(inputs), {}, launch_here)->waitAndThrow();
       }
       out << "batch," << batches[batch] << ',' << made.peak << '\n' << made.rows.str();
     }

@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <iterator>
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
+#include <set>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
@@ -15,9 +18,8 @@
 #include <caffe2/serialize/inline_container.h>
 #include <torch/csrc/jit/codegen/fuser/interface.h>
 #include <torch/csrc/jit/ir/alias_analysis.h>
-#include <torch/csrc/jit/passes/dead_code_elimination.h>
-#include <torch/csrc/jit/passes/frozen_conv_add_relu_fusion.h>
-#include <torch/csrc/jit/passes/frozen_ops_to_mkldnn.h>
+#include <torch/csrc/jit/passes/freeze_module.h>
+#include <torch/csrc/jit/passes/inliner.h>
 
 namespace {
 
@@ -120,17 +122,20 @@ size_t argument_count(Package &package) {
   return count;
 }
 
-// Rewrites a frozen program to the operators that are fastest on the device of its weights: on a GPU convolutions with what follows them to
-// those of cuDNN, on the CPU as many operators as possible to those of oneDNN, whose layout the activations then keep. The former does
-// nothing on the CPU, the latter nothing on a GPU.
-//
-// torch::jit::optimize_for_inference runs a third pass, FrozenLinearTranspose, on every device. It keeps the weights of linear layers twice
-// and adds their bias by an operator of its own, which is no faster on the CPU and a kernel more on a GPU.
-void optimize_frozen(std::shared_ptr<torch::jit::Graph> graph) {
-  torch::jit::FuseFrozenConvAddRelu(graph);
-  torch::jit::ConvertFrozenOpsToMKLDNN(graph);
-  // The weights in their old layout are constants that nothing uses.
-  torch::jit::EliminateDeadCode(graph);
+// Returns true if a program runs parts of itself as tasks of their own.
+bool forks(const std::shared_ptr<torch::jit::Graph> &graph) {
+  bool found = false;
+  visit_nodes(graph->block(), [&](const torch::jit::Node *node) { found = found || node->kind() == c10::prim::fork; });
+  return found;
+}
+
+// Runs a task where it is launched. Another thread would have neither the stream nor the observers of this one.
+void launch_here(const std::function<void()> &task) { task(); }
+
+// Returns the words of a text, which are separated by spaces.
+std::set<std::string> words_of(const char *text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
 // Returns true unless it is certain that a run leaves nothing behind: where a frozen program uses its module, it has state that could not be
@@ -148,10 +153,15 @@ std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std
   if (module.package) {
     return module.package->boxed_run(std::move(inputs));
   }
-  const torch::jit::Method &forward = *module.forward;
+  torch::jit::Method &forward = *module.forward;
   if (!module.takes_tensors || inputs.size() != forward.num_inputs() - 1) {
     std::vector<torch::jit::IValue> arguments(inputs.begin(), inputs.end());
     inputs.clear();
+    if (module.forks) {
+      const auto future = forward.run_async(std::move(arguments), {}, launch_here);
+      future->waitAndThrow();
+      return tensors_of(future->value());
+    }
     return tensors_of(forward(std::move(arguments)));
   }
   torch::jit::Stack stack;
@@ -159,6 +169,11 @@ std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std
   stack.emplace_back(forward.raw_owner());
   for (auto &input : inputs) {
     stack.emplace_back(std::move(input));
+  }
+  if (module.forks) {
+    const auto future = forward.function().runAsync(stack, launch_here);
+    future->waitAndThrow();
+    return tensors_of(future->value());
   }
   forward.function().run(stack);
   return tensors_of(stack.front());
@@ -205,8 +220,8 @@ int hand_out(std::vector<at::Tensor> results, packhorse_tensor **outputs, size_t
 
 extern "C" {
 
-int packhorse_module_load(const char *path, const char *program, int cuda_device, int optimization, packhorse_module **module,
-                          char **message) {
+int packhorse_module_load(const char *path, const char *program, int cuda_device, int optimization, const char *kept,
+                          packhorse_module **module, char **message) {
   return guarded(message, [&] {
     if (optimization == PACKHORSE_COMPILED) {
       *module = new packhorse_module{std::nullopt, load_package(path, program, cuda_device)};
@@ -218,19 +233,29 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
     torch::jit::Module loaded = torch::jit::load(path, device_of(cuda_device));
     loaded.eval();
     if (optimization >= PACKHORSE_FROZEN) {
-      loaded = torch::jit::freeze(loaded);
+      // What torch::jit::freeze does, but for the fold that is wrong.
+      loaded = torch::jit::freeze_module(loaded);
+      auto graph = loaded.get_method("forward").graph();
+      fold_frozen(graph, optimization != PACKHORSE_UNGUARDED);
     }
     // Before it is rewritten to operators of which the analysis knows less.
     const bool stateful = has_state(loaded.get_method("forward").graph());
     const bool only_reads = !stateful && only_reads_inputs(loaded.get_method("forward").graph());
+    std::vector<std::string> rewritten;
     if (optimization >= PACKHORSE_OPTIMIZED) {
-      optimize_frozen(loaded.get_method("forward").graph());
+      auto graph = loaded.get_method("forward").graph();
+      if (cuda_device < 0) {
+        rewritten = rewritable(graph->block(), optimization != PACKHORSE_UNGUARDED);
+      }
+      rewrite_frozen(graph, words_of(kept), optimization != PACKHORSE_UNGUARDED);
     }
     const auto &arguments = loaded.get_method("forward").function().getSchema().arguments();
     const bool takes_tensors = std::all_of(arguments.begin() + 1, arguments.end(), [](const c10::Argument &argument) {
       return !argument.default_value() && c10::TensorType::get()->isSubtypeOf(*argument.type());
     });
-    *module = new packhorse_module{loaded.get_method("forward"), nullptr, stateful, only_reads, takes_tensors};
+    auto inlined = loaded.get_method("forward").graph()->copy();
+    torch::jit::Inline(*inlined);
+    *module = new packhorse_module{loaded.get_method("forward"), nullptr, stateful, only_reads, takes_tensors, forks(inlined), std::move(rewritten)};
     if (cuda_device >= 0) {
       // The parameters were copied in the default stream, for which the worker's streams do not wait.
       at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));
@@ -252,6 +277,17 @@ int packhorse_module_arity(const packhorse_module *module, size_t *required, siz
     for (size_t i = 1; i < arguments.size(); ++i) {
       *required += arguments[i].default_value().has_value() ? 0 : 1;
     }
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_module_rewritten(const packhorse_module *module, char **text, char **message) {
+  return guarded(message, [&] {
+    std::string words;
+    for (const std::string &name : module->rewritten) {
+      words += (words.empty() ? "" : " ") + name;
+    }
+    *text = strdup(words.c_str());
     return PACKHORSE_OK;
   });
 }

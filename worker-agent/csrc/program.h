@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/csrc/inductor/aoti_runner/model_container_runner.h>
@@ -24,6 +25,10 @@ struct packhorse_module {
   bool only_reads_inputs = false;
   // True if tensors are arguments of the right type, as many of them as the program declares, so that no call need check them.
   bool takes_tensors = false;
+  // True if the program runs parts of itself as tasks of their own.
+  bool forks = false;
+  // The operators that were rewritten to oneDNN's, or would have been.
+  std::vector<std::string> rewritten;
 };
 
 namespace {

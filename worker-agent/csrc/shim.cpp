@@ -3,6 +3,7 @@
 #include "memory.cpp"
 #include "process.cpp"
 #include "registered_memory.cpp"
+#include "rewriting.cpp"
 #include "stream.cpp"
 // The following use streams.
 #include "program.cpp"

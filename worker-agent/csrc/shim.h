@@ -33,6 +33,8 @@ enum {
   PACKHORSE_OPTIMIZED = 2,
   // None, because the file is an AOTInductor package, which was compiled ahead of time.
   PACKHORSE_COMPILED = 3,
+  // Optimized with all steps of libtorch's, also those that are known to be wrong. For tests of what finds them.
+  PACKHORSE_UNGUARDED = 4,
 };
 
 typedef struct packhorse_module packhorse_module;
@@ -50,9 +52,14 @@ void packhorse_message_free(char *message);
 // Programs (program.cpp).
 
 // Loads a TorchScript file in evaluation mode, or a package, which is unpacked into TMPDIR. `cuda_device` is an index, or -1 for the CPU.
-// `program` is the name of a program in a package, whose files are `data/aotinductor/PROGRAM/…`.
-int packhorse_module_load(const char *path, const char *program, int cuda_device, int optimization, packhorse_module **module,
-                          char **message);
+// `program` is the name of a program in a package, whose files are `data/aotinductor/PROGRAM/…`. `kept` has the names of operators, separated by
+// spaces, that are not rewritten to oneDNN's.
+int packhorse_module_load(const char *path, const char *program, int cuda_device, int optimization, const char *kept,
+                          packhorse_module **module, char **message);
+
+// Writes the names of the operators that were rewritten to oneDNN's, or would have been if they had not been kept, separated by spaces. The
+// caller frees `text` with packhorse_message_free.
+int packhorse_module_rewritten(const packhorse_module *module, char **text, char **message);
 
 // The least and the largest number of arguments of `forward`. A package does not check the number of its arguments.
 int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message);

@@ -6,7 +6,7 @@ pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
     ModelName, ModelVersion, Padding, Percent, RateMode, ReplicaId, ReplicaState,
-    RequestsPerSecond, Split, Sticky, TensorSpec,
+    RequestsPerSecond, Split, Sticky, TensorSpec, Verification,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -316,6 +316,9 @@ pub struct ReplicaView {
     pub memory_bytes: Option<ByteCount>,
     /// The limits that the worker found, which may be below the planned ones; null before it is ready.
     pub capacity: Option<Capacity>,
+    /// The comparison of the worker's answers with those of the program as it is in its file; null if there is none.
+    #[serde(default)]
+    pub verification: Option<Verification>,
 }
 
 /// A stored model file.

@@ -35,8 +35,9 @@ pub use id::{
 pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program, RateMode, UnknownRateMode};
 pub use model_state::ModelState;
 pub use node_state::{
-    Capacity, DeviceReport, InspectionResult, NodeState, ProfileProgress, ReplicaState,
-    ReplicaStatus, Scheduling, WantedProfile, WantedReplica, WantedState,
+    Capacity, DeviceReport, DroppedRewriting, InspectionResult, NodeState, ProfileProgress,
+    ReplicaState, ReplicaStatus, Scheduling, Verification, WantedProfile, WantedReplica,
+    WantedState,
 };
 pub use observation::{DeviceObservation, ReplicaObservation};
 pub use plan::{ModelForecast, Plan, Violation};

@@ -167,6 +167,41 @@ pub struct ReplicaStatus {
     /// The capacity that the worker reported; none before it takes batches.
     #[serde(default)]
     pub capacity: Option<Capacity>,
+    /// The comparison of the worker's answers with those of the program as it is in its file; none if the worker has made none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
+}
+
+/// The comparison of a program's answers to random inputs, as its worker has rewritten it to be fast, with those of the program as it is in its
+/// file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Verification {
+    /// The number of batches whose answers were compared.
+    pub compared: u32,
+    /// The reason why nothing was compared, as text for people; none if something was.
+    #[serde(default)]
+    pub not_compared: Option<String>,
+    /// The rewritings that the worker does without, because they answered something else.
+    #[serde(default)]
+    pub dropped: Vec<DroppedRewriting>,
+}
+
+impl Verification {
+    /// The largest number of [`Verification::dropped`].
+    pub const MAX_DROPPED: usize = 16;
+    /// The largest number of bytes of a text.
+    pub const MAX_TEXT: usize = 1024;
+}
+
+/// A rewriting that a worker does without.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DroppedRewriting {
+    /// The rewriting, such as `oneDNN's aten::avg_pool2d`.
+    pub rewriting: String,
+    /// The difference of its answers, as text for people.
+    pub reason: String,
 }
 
 /// The limits that a worker found on its device and in its memory.

@@ -223,6 +223,7 @@ fn report(node: usize, models: usize, state: ReplicaState) -> Command {
         reason: None,
         memory_bytes: None,
         capacity: None,
+        verification: None,
     };
     let replicas = (node..models).step_by(NODES).map(status);
     Command::Report(

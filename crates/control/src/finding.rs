@@ -54,6 +54,8 @@ pub enum Problem {
     ModelShort,
     /// A version was rolled back.
     RolledBack,
+    /// A rewriting of a model's program was dropped, because it answered other numbers.
+    RewritingDropped,
     /// A model cannot start on a device.
     CannotStart,
     /// The lease of a node has expired.
@@ -77,11 +79,12 @@ pub struct RepositoryProblem {
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
         Self::RolledBack,
+        Self::RewritingDropped,
         Self::CannotStart,
         Self::NodeLost,
         Self::DrainWaits,
@@ -96,6 +99,7 @@ impl Problem {
             Self::ModelNotServed => "model_not_served",
             Self::ModelShort => "model_short",
             Self::RolledBack => "rolled_back",
+            Self::RewritingDropped => "rewriting_dropped",
             Self::CannotStart => "cannot_start",
             Self::NodeLost => "node_lost",
             Self::DrainWaits => "drain_waits",

@@ -124,6 +124,24 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
             ));
             continue;
         }
+        let replicas = state.rollout.of_model(id);
+        let statuses = replicas.filter_map(|replica| state.status(replica));
+        let verifications = statuses.filter_map(|status| status.verification.as_ref());
+        let dropped = verifications.flat_map(|found| &found.dropped);
+        // Its reason may differ from device to device.
+        let dropped: BTreeMap<&str, &str> = dropped
+            .map(|one| (one.rewriting.as_str(), one.reason.as_str()))
+            .collect();
+        if let Some((_, reason)) = dropped.first_key_value() {
+            let names: Vec<&str> = dropped.keys().copied().collect();
+            all.push(finding(
+                Severity::Notice,
+                Problem::RewritingDropped,
+                format!("model {id} runs without {}", names.join(", ")),
+                Some(reason),
+                Some("none is needed: it answers right, though it may be slower".to_owned()),
+            ));
+        }
         let Some(forecast) = state.plan.forecasts.get(id) else {
             continue;
         };

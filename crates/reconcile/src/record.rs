@@ -403,6 +403,10 @@ impl TaskRecord {
         failed_devices: &BTreeMap<String, String>,
     ) -> ReplicaStatus {
         let state = self.state(artifacts);
+        let verification = match &self.report {
+            Some(WorkerReport::Ready { verification, .. }) => verification.clone(),
+            _ => None,
+        };
         let (address, local_path, memory_bytes, capacity) = match &self.report {
             Some(WorkerReport::Ready {
                 address,
@@ -410,6 +414,7 @@ impl TaskRecord {
                 also,
                 memory,
                 capacity,
+                ..
             }) => match also.iter().find(|also| also.replica == id) {
                 // The memory is that of the whole worker, and counts once.
                 Some(also) => (Some(also.address), also.local_path.clone(), None, *capacity),
@@ -433,6 +438,7 @@ impl TaskRecord {
             reason: reason.map(|reason| reason.to_string()),
             memory_bytes,
             capacity,
+            verification,
         }
     }
 

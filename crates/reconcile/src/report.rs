@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use packhorse_cluster::{ByteCount, Capacity, ReplicaId};
+use packhorse_cluster::{ByteCount, Capacity, ReplicaId, Verification};
 use serde::{Deserialize, Serialize};
 
 /// The place where a worker listens for another of its replicas.
@@ -38,6 +38,9 @@ pub enum WorkerReport {
         /// The limits that the worker found; none if it does not report them yet.
         #[serde(default)]
         capacity: Option<Capacity>,
+        /// The comparison of the answers with those of the program as it is in its file; none if there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        verification: Option<Verification>,
     },
     /// The worker answers the batches that it has and then ends. Only workers that serve report this.
     Draining,

@@ -6,8 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ArtifactDigest, ByteCount, Capacity, InspectionResult, Program, ReplicaState, ReplicaStatus,
-    Time, WantedProfile, WantedReplica, WantedState,
+    ArtifactDigest, ByteCount, Capacity, DroppedRewriting, InspectionResult, Program, ReplicaState,
+    ReplicaStatus, Time, Verification, WantedProfile, WantedReplica, WantedState,
 };
 use proptest::prelude::*;
 
@@ -94,6 +94,18 @@ fn ready() -> WorkerReport {
         also: Vec::new(),
         memory: Some(ByteCount::new(5)),
         capacity: Some(CAPACITY),
+        verification: Some(verification()),
+    }
+}
+
+fn verification() -> Verification {
+    Verification {
+        compared: 6,
+        not_compared: None,
+        dropped: vec![DroppedRewriting {
+            rewriting: "oneDNN's aten::add".to_owned(),
+            reason: "its answers differ".to_owned(),
+        }],
     }
 }
 
@@ -115,6 +127,7 @@ fn ready_also(also: &[&str]) -> WorkerReport {
             local_path,
             memory,
             capacity,
+            verification,
             ..
         } => WorkerReport::Ready {
             address,
@@ -122,6 +135,7 @@ fn ready_also(also: &[&str]) -> WorkerReport {
             also: listening.collect(),
             memory,
             capacity,
+            verification,
         },
         other => other,
     }
@@ -199,6 +213,7 @@ fn a_wanted_replica_is_fetched_started_and_reported_ready() {
         reason: None,
         memory_bytes: Some(ByteCount::new(5)),
         capacity: Some(CAPACITY),
+        verification: Some(verification()),
     };
     assert_eq!(node.status(), expected);
     assert_eq!(node.reconciler.applied(), (1, 1));

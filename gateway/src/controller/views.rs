@@ -137,6 +137,7 @@ impl Task {
             reason: status.and_then(|status| status.reason.clone()),
             memory_bytes: status.and_then(|status| status.memory_bytes),
             capacity: status.and_then(|status| status.capacity),
+            verification: status.and_then(|status| status.verification.clone()),
         })
     }
 

@@ -3,7 +3,10 @@
 //! 4.5.2.
 
 use clap::{Args, ValueEnum, value_parser};
-use packhorse_worker_agent::{devices::Backend, handoff::PipelineSettings};
+use packhorse_worker_agent::{
+    devices::Backend,
+    handoff::{Optimize, PipelineSettings},
+};
 
 /// On, off, or the best setting for the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -43,6 +46,10 @@ pub(super) struct PipelineOptions {
     /// Record a GPU's work for each batch size once and replay it (CUDA graphs); models that cannot be recorded run without
     #[arg(long, env = "PACKHORSE_CUDA_GRAPHS", value_enum, default_value_t = Switch::On)]
     pub(super) cuda_graphs: Switch,
+
+    /// Optimization of TorchScript programs when they are loaded
+    #[arg(long, env = "PACKHORSE_OPTIMIZE", value_enum, default_value_t)]
+    pub(super) optimize: Optimize,
 }
 
 impl PipelineOptions {

@@ -232,6 +232,7 @@ impl Workers {
                 .map(|device| self.folder.device_lock(&device.name)),
             threads: device.map_or(1, |device| threads(device, compute_share)),
             pipeline: self.settings.pipeline.for_backend(backend),
+            optimize: self.settings.pipeline.optimize,
         }
     }
 

@@ -21,7 +21,9 @@ pub use log_limit::{LOG_LIMIT, shorten_log};
 pub use packhorse_reconcile::WorkerReport;
 pub use process_identity::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-pub use task::{AlsoServed, Execution, ExecutorChoice, PipelineSettings, ProfileTask, ServeTask};
+pub use task::{
+    AlsoServed, Execution, ExecutorChoice, Optimize, PipelineSettings, ProfileTask, ServeTask,
+};
 
 /// The content of `status.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -171,7 +173,7 @@ impl Handoff {
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::{ByteCount, Capacity};
+    use packhorse_cluster::{ByteCount, Capacity, Verification};
     use packhorse_reconcile::AlsoListening;
 
     use super::*;
@@ -196,6 +198,11 @@ mod tests {
                     batch_size: 4,
                     in_flight: 2,
                     multiprocessors: None,
+                }),
+                verification: Some(Verification {
+                    compared: 0,
+                    not_compared: Some("random".to_owned()),
+                    dropped: Vec::new(),
                 }),
             },
             WorkerReport::Measured {

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use clap::ValueEnum;
 use packhorse_cluster::{ComputeShare, DeviceKind, Program, ReplicaId};
 use packhorse_tls::{LinkTls, ServerFiles};
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,23 @@ pub struct Execution {
     pub threads: u32,
     /// The overlap of successive batches.
     pub pipeline: PipelineSettings,
+    /// The optimization of the program.
+    #[serde(default)]
+    pub optimize: Optimize,
+}
+
+/// The optimization of a TorchScript program when it is loaded: it is frozen and rewritten to the operators that are fastest on its device, and on a
+/// GPU its runs are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Optimize {
+    /// What answers random inputs otherwise than the program as it is in its file is dropped
+    #[default]
+    Verify,
+    /// Nothing is compared
+    Trust,
+    /// The program runs as it is in its file
+    Off,
 }
 
 /// The overlap of a worker's batches in receiving, copying in, computing, copying out and answering.

@@ -16,7 +16,7 @@ use std::{
 use packhorse_cluster::{ArtifactDigest, ByteCount, Program, TensorSpec};
 use packhorse_wire::TensorHeader;
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, PipelineSettings, worker_environment,
+    Execution, ExecutorChoice, Optimize, PipelineSettings, worker_environment,
 };
 use serde::Deserialize;
 
@@ -120,6 +120,7 @@ fn run(options: &BenchOptions) -> Result<Report, String> {
             .then(|| copied / copying.as_secs_f64()),
         memory_bytes: executor.memory(options.batch_size).map(ByteCount::as_u64),
         multiprocessors: executor.multiprocessors(),
+        verification: bench.verification.clone(),
     })
 }
 
@@ -153,6 +154,11 @@ fn execution(options: &BenchOptions) -> Result<Execution, String> {
                 Some(graphs) => graphs == Switch::On,
                 None => options.cuda_device.is_some() && !options.defaults,
             },
+        },
+        optimize: if options.defaults {
+            Optimize::Off
+        } else {
+            options.optimize
         },
     })
 }

@@ -15,7 +15,7 @@ use nix::sys::{prctl, signal::Signal};
 use packhorse_cluster::{ArtifactDigest, ProfileProgress, Program, TensorSpec};
 use packhorse_estimator::OperatorGraph;
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, PipelineSettings, WorkerReport, exit_code,
+    Execution, ExecutorChoice, Handoff, Optimize, PipelineSettings, WorkerReport, exit_code,
 };
 use serde::{Deserialize, Serialize};
 
@@ -94,6 +94,7 @@ fn read(options: &InspectOptions) -> Result<Execution, String> {
         device_lock: None,
         threads: 1,
         pipeline: PipelineSettings::default(),
+        optimize: Optimize::Off,
     })
 }
 

@@ -15,14 +15,13 @@ use std::{
 
 use packhorse_api::local_worker::{MeasureCommand, MeasureReply, MeasureTask};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, PipelineSettings, exit_code, worker_environment,
+    Execution, ExecutorChoice, Optimize, PipelineSettings, exit_code, worker_environment,
 };
 
 use crate::{
     clock::now,
     executor::{
-        self, ExecutionError, Executor, Fill, Preparation, PreparedBatch, WarmUpSizes, recording,
-        synthetic,
+        self, ExecutionError, Executor, Fill, PreparedBatch, WarmUpSizes, recording, synthetic,
     },
 };
 
@@ -134,14 +133,10 @@ impl LoadedProgram {
                 graphs: task.cuda_device.is_some(),
                 ..PipelineSettings::default()
             },
+            optimize: Optimize::default(),
         };
-        let started = executor::start(
-            &execution,
-            task.batch_size,
-            WarmUpSizes::PowersOfTwo,
-            Preparation::Optimized,
-        )
-        .map_err(|e| e.reason)?;
+        let started = executor::start(&execution, task.batch_size, WarmUpSizes::PowersOfTwo)
+            .map_err(|e| e.reason)?;
         if started.batch_size < task.batch_size {
             return Err(format!(
                 "out of memory at batch size {}; batch size {} fits",

@@ -15,8 +15,7 @@ use crate::{
     clock::now,
     device_turns::DeviceTurns,
     executor::{
-        self, ExecutionError, Executor, Fill, LOAD_LIMIT, Preparation, StartError, WarmUpSizes,
-        synthetic,
+        self, ExecutionError, Executor, Fill, LOAD_LIMIT, StartError, WarmUpSizes, synthetic,
     },
     inspect,
     kernel_recorder::KernelRecorder,
@@ -74,13 +73,7 @@ fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
             operators: operators.clone(),
         });
     }
-    let executor = executor::start(
-        &task.execution,
-        1,
-        WarmUpSizes::PowersOfTwo,
-        Preparation::Optimized,
-    )?
-    .executor;
+    let executor = executor::start(&task.execution, 1, WarmUpSizes::PowersOfTwo)?.executor;
     let sizes = synthetic::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
     let progress = |done| {

@@ -14,7 +14,7 @@ use std::{
 };
 
 use nix::sys::signal::{SigSet, Signal};
-use packhorse_cluster::{Capacity, Program, ReplicaId};
+use packhorse_cluster::{Capacity, Program, ReplicaId, Verification};
 use packhorse_reconcile::AlsoListening;
 use packhorse_tls::LinkTls;
 use packhorse_wire::{LinkSecret, WorkerIdentity};
@@ -115,7 +115,16 @@ fn run(
     let ready = {
         let in_flight = task.execution.pipeline.in_flight;
         let listening: Vec<AlsoListening> = listeners.iter().map(Listeners::places).collect();
-        move |batch_size| ready_report(&*executor, &listening, batch_size, in_flight)
+        let verification = verification(&started);
+        move |batch_size| {
+            ready_report(
+                &*executor,
+                &listening,
+                batch_size,
+                in_flight,
+                verification.clone(),
+            )
+        }
     };
     let connections = Semaphore::new(MAX_CONNECTIONS * replicas.len());
     let open = Arc::new(OpenConnections::default());
@@ -204,6 +213,7 @@ fn ready_report(
     listening: &[AlsoListening],
     batch_size: u32,
     in_flight: u32,
+    verification: Option<Verification>,
 ) -> WorkerReport {
     let (first, also) = listening.split_first().expect("a worker has a replica");
     WorkerReport::Ready {
@@ -216,7 +226,22 @@ fn ready_report(
             in_flight,
             multiprocessors: executor.multiprocessors(),
         }),
+        verification,
     }
+}
+
+/// Returns the comparisons of all replicas as one.
+fn verification(started: &[Started]) -> Option<Verification> {
+    let all = started
+        .iter()
+        .filter_map(|started| started.verification.clone());
+    all.reduce(|mut all, one| {
+        all.compared = all.compared.saturating_add(one.compared);
+        all.not_compared = all.not_compared.or(one.not_compared);
+        all.dropped.extend(one.dropped);
+        all.dropped.truncate(Verification::MAX_DROPPED);
+        all
+    })
 }
 
 /// Returns the replicas of a worker with their programs, the first of which is that of the task itself.

@@ -52,6 +52,17 @@ fn the_operators_of_a_linear_layer_are_one_product_of_its_inputs_and_parameters(
 }
 
 #[test]
+fn the_operators_of_a_program_that_forks_are_those_of_its_tasks() {
+    let output = inspect(&modules().join("Forked.pt"), "[-1, 3]");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{:?} {error}", output.status);
+    let graph = OperatorGraph::from_json(&String::from_utf8(output.stdout).unwrap()).unwrap();
+    let operators = graph.operators.iter();
+    let products = operators.filter(|operator| operator.name == "addmm");
+    assert_eq!(products.map(|operator| operator.count).sum::<u64>(), 2);
+}
+
+#[test]
 fn attention_is_one_operator_that_keeps_no_scores() {
     let output = inspect(&modules().join("Attention.pt"), "[-1, 5, 8]");
     let graph = OperatorGraph::from_json(&String::from_utf8(output.stdout).unwrap()).unwrap();

@@ -6,6 +6,8 @@
 )]
 
 #[cfg(feature = "torch")]
+mod answers;
+#[cfg(feature = "torch")]
 mod backbone;
 #[cfg(feature = "torch")]
 mod cuda;

@@ -246,6 +246,84 @@ class Attention(torch.nn.Module):
         return attended.transpose(1, 2).flatten(2)
 
 
+def filter_of(channels: int, dims: int, factor: float) -> torch.nn.Module:
+    """Returns a convolution that multiplies every channel by a factor."""
+    kind = {2: torch.nn.Conv2d, 3: torch.nn.Conv3d}[dims]
+    made = kind(channels, channels, 1, groups=channels, bias=False)
+    with torch.no_grad():
+        made.weight.fill_(factor)
+    return made
+
+
+class CeilPooled(torch.nn.Module):
+    """The mean of windows, the last of which reach beyond the input, behind a convolution that changes nothing."""
+
+    def __init__(self, dims: int):
+        super().__init__()
+        self.convolution = filter_of(1, dims, 1.0)
+        self.pool = {2: torch.nn.AvgPool2d, 3: torch.nn.AvgPool3d}[dims](2, ceil_mode=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.pool(self.convolution(x))
+
+
+class AddedTwice(torch.nn.Module):
+    """5 x: x + 0.5 * 4 x, and 2 x. The first operand of the sum is used again, the second is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.once = filter_of(1, 2, 1.0)
+        self.four_times = filter_of(1, 2, 4.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        once = self.once(x)
+        return torch.add(once, self.four_times(x), alpha=0.5) + once * 2.0
+
+
+class Divided(torch.nn.Module):
+    """Four means of any image, behind a convolution that changes nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = filter_of(1, 2, 1.0)
+        self.pool = torch.nn.AdaptiveAvgPool2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.pool(self.convolution(x))
+
+
+class Chance(torch.nn.Module):
+    """Answers something else each time."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.randn_like(x)
+
+
+class Strict(torch.nn.Module):
+    """Accepts no random numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if bool((x != 0.0).any()):
+            raise RuntimeError("only zeros")
+        return x + 1.0
+
+
+class Forked(torch.nn.Module):
+    """Computes its parts as tasks of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = torch.nn.Linear(3, 3)
+        with torch.no_grad():
+            self.part.weight.copy_(2.0 * torch.eye(3))
+            self.part.bias.zero_()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = torch.jit.fork(self.part, x)
+        second = torch.jit.fork(self.part, x + 1.0)
+        return torch.jit.wait(first) + torch.jit.wait(second)
+
+
 class Answer(NamedTuple):
     half: torch.Tensor
     twice: torch.Tensor
@@ -306,5 +384,7 @@ rows_last = RowsLast().eval()
 for name, factor in [("Once", 1.0), ("Twice", 2.0)]:
     torch.jit.script(Headed(rows_last, Upright(factor)).eval()).save(f"{sys.argv[1]}/Upright{name}.pt")
 torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
-for module in [Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
+for dims in [2, 3]:
+    torch.jit.script(CeilPooled(dims).eval()).save(f"{sys.argv[1]}/CeilPooled{dims}d.pt")
+for module in [AddedTwice, Divided, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

@@ -15,8 +15,8 @@ use nix::{
 };
 use packhorse_cluster::{Dim, Program, TensorSpec};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, PipelineSettings, ProfileTask, ServeTask, WorkerReport,
-    worker_environment,
+    Execution, ExecutorChoice, Handoff, Optimize, PipelineSettings, ProfileTask, ServeTask,
+    WorkerReport, worker_environment,
 };
 use serde::Serialize;
 use tempfile::TempDir;
@@ -188,6 +188,7 @@ pub(crate) fn execution(program: Program, executor: ExecutorChoice) -> Execution
         device_lock: None,
         threads: 1,
         pipeline: PipelineSettings::default(),
+        optimize: Optimize::default(),
     }
 }
 

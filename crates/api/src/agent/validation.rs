@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeSet, net::SocketAddr};
 
-use packhorse_cluster::{Capacity, ProfileProgress, Program, ReplicaState, ReplicaStatus};
+use packhorse_cluster::{
+    Capacity, ProfileProgress, Program, ReplicaState, ReplicaStatus, Verification,
+};
 
 use super::{AgentStatus, GpuStatus, LeaseRequest, ProtocolRange};
 
@@ -143,7 +145,36 @@ fn check_replica(replica: &ReplicaStatus) -> Result<(), InvalidField> {
     if replica.pid == Some(0) {
         return Err(invalid("pid", "expected a process id"));
     }
+    if let Some(verification) = &replica.verification {
+        check_verification(verification)?;
+    }
     replica.capacity.as_ref().map_or(Ok(()), check_capacity)
+}
+
+fn check_verification(verification: &Verification) -> Result<(), InvalidField> {
+    let max = Verification::MAX_DROPPED;
+    let count = verification.dropped.len();
+    if count > max {
+        let problem = format!("expected at most {max} rewritings, got {count}");
+        return Err(invalid("verification.dropped", problem));
+    }
+    let max = Verification::MAX_TEXT;
+    let check = |field: &str, text: &str| match text.len() {
+        bytes if bytes > max => {
+            let problem = format!("expected at most {max} bytes, got {bytes}");
+            Err(invalid(format!("verification.{field}"), problem))
+        }
+        _ => Ok(()),
+    };
+    check(
+        "not_compared",
+        verification.not_compared.as_deref().unwrap_or_default(),
+    )?;
+    for dropped in &verification.dropped {
+        check("dropped.rewriting", &dropped.rewriting)?;
+        check("dropped.reason", &dropped.reason)?;
+    }
+    Ok(())
 }
 
 fn check_address(address: SocketAddr) -> Result<(), InvalidField> {

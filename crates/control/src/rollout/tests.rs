@@ -200,6 +200,7 @@ impl SimCluster {
                 reason: None,
                 memory_bytes: None,
                 capacity: None,
+                verification: None,
             });
             status.state = match status.state {
                 ReplicaState::Fetching | ReplicaState::BackingOff => ReplicaState::Loading,

@@ -231,6 +231,7 @@ fn a_report_of_replicas_that_nobody_knows_changes_nothing() {
         reason: Some("of a later version".to_owned()),
         memory_bytes: None,
         capacity: None,
+        verification: None,
     };
     report.replicas.insert(status.id, status);
     let node: NodeName = "n0".parse().unwrap();

@@ -8,7 +8,7 @@ use std::{
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ClusterId, DeviceReport, ModelId, NodeName, ProfileProgress,
-    ProfileTable, ReplicaId, ReplicaStatus, Time, WantedProfile,
+    ProfileTable, ReplicaId, ReplicaStatus, Time, Verification, WantedProfile,
 };
 use packhorse_control::{LeaseClaim, NodeReport};
 use packhorse_reconcile::{
@@ -56,6 +56,8 @@ pub(crate) struct WorkerBehaviour {
     pub(crate) operators: Option<(Duration, String)>,
     /// False for an agent that makes no inspections.
     pub(crate) inspects: bool,
+    /// The comparison of their answers that workers report.
+    pub(crate) verification: Option<Verification>,
 }
 
 /// A worker process.
@@ -416,6 +418,7 @@ impl Machine {
                     also: also.collect(),
                     memory: None,
                     capacity: None,
+                    verification: self.behaviour.verification.clone(),
                 };
                 (report, None)
             }

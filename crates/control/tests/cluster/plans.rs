@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{Discipline, ModelId, ModelState, NodeName, ReplicaId, Time};
+use packhorse_cluster::{
+    Discipline, DroppedRewriting, ModelId, ModelState, NodeName, ReplicaId, Time, Verification,
+};
 use packhorse_control::{
-    Command, DeviceNotice, Drift, ModelSpecChange, Notice, PlanNotice, Problem, record,
+    Command, DeviceNotice, Drift, Finding, ModelSpecChange, Notice, PlanNotice, Problem, Severity,
+    Subject, record,
 };
 
 use crate::{
@@ -177,6 +180,37 @@ fn a_replica_that_cannot_start_and_has_no_other_place_is_a_finding_until_it_star
     cluster.run_until("it serves", limit, VirtualCluster::is_healthy);
     cluster.run_for(Duration::from_secs(10));
     assert!(!cannot(&cluster));
+}
+
+#[test]
+fn a_rewriting_that_a_worker_dropped_is_a_finding_of_its_model_and_no_more() {
+    let mut cluster = serving_cluster(&[8192], &[("a:1", 20.0)]);
+    let dropped = |c: &VirtualCluster| -> Vec<Finding> {
+        let findings = c.controller().findings();
+        let is_dropped = |f: &Finding| f.problem == Problem::RewritingDropped;
+        findings.into_iter().filter(is_dropped).collect()
+    };
+    assert_eq!(dropped(&cluster), []);
+    cluster.machine("n0").behaviour.verification = Some(Verification {
+        compared: 6,
+        not_compared: None,
+        dropped: vec![DroppedRewriting {
+            rewriting: "oneDNN's aten::add".to_owned(),
+            reason: "its answers differ by up to 5.00e-1".to_owned(),
+        }],
+    });
+    cluster.register("b:1", 20.0);
+    cluster.run_until("b serves", Duration::from_mins(1), |c| {
+        !c.serving("b:1").is_empty() && c.is_healthy()
+    });
+    let [finding] = &dropped(&cluster)[..] else {
+        panic!("{:?}", dropped(&cluster));
+    };
+    assert_eq!(finding.subject, Subject::Model("b:1".parse().unwrap()));
+    assert_eq!(finding.severity, Severity::Notice);
+    assert_eq!(finding.text, "model b:1 runs without oneDNN's aten::add");
+    let cause = finding.cause.as_deref();
+    assert_eq!(cause, Some("its answers differ by up to 5.00e-1"));
 }
 
 #[test]

@@ -558,6 +558,7 @@ impl VirtualCluster {
             failures: BTreeMap::new(),
             operators: None,
             inspects: true,
+            verification: None,
         };
         let machine = Machine::new(name, (0..devices).map(device).collect(), behaviour);
         let name = machine.name.clone();

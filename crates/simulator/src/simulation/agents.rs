@@ -286,6 +286,7 @@ impl<'a> Simulation<'a> {
             reason: None,
             memory_bytes: None,
             capacity: None,
+            verification: None,
         }
     }
 

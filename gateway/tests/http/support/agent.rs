@@ -259,6 +259,7 @@ pub(crate) fn status(id: ReplicaId, state: ReplicaState, reason: Option<&str>) -
         reason: reason.map(ToOwned::to_owned),
         memory_bytes: None,
         capacity: None,
+        verification: None,
     }
 }
 

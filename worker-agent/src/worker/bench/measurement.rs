@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use packhorse_cluster::Program;
+use packhorse_cluster::{Program, Verification};
 use packhorse_wire::{StageDurations, TensorHeader};
 use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 
@@ -17,8 +17,8 @@ use super::{options::BenchOptions, process_usage::ProcessUsage, report::Turn};
 use crate::{
     clock::now,
     executor::{
-        self, ExecutionError, Executor, Fill, LoadedBatch, OutputTensor, Preparation,
-        PreparedBatch, RepeatedStage, Started, WarmUpSizes, synthetic,
+        self, ExecutionError, Executor, Fill, LoadedBatch, OutputTensor, PreparedBatch,
+        RepeatedStage, Started, WarmUpSizes, synthetic,
     },
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
 };
@@ -54,6 +54,8 @@ pub(super) struct Bench<'a> {
     fill: Fill,
     /// The duration of the start.
     pub(super) start_took: Duration,
+    /// The comparison with the program as it is.
+    pub(super) verification: Option<Verification>,
 }
 
 /// The batches of one run of the pipeline.
@@ -70,24 +72,14 @@ impl<'a> Bench<'a> {
         execution: &'a Execution,
     ) -> Result<Self, String> {
         let began = now();
-        let preparation = if options.defaults {
-            Preparation::AsIs
-        } else {
-            Preparation::Optimized
-        };
         let also = options
             .also
             .iter()
             .map(|artifact| with_artifact(execution, artifact));
         let also: Vec<Execution> = also.collect();
         let started = if also.is_empty() {
-            executor::start(
-                execution,
-                options.batch_size,
-                WarmUpSizes::PowersOfTwo,
-                preparation,
-            )
-            .map(|started| vec![started])
+            executor::start(execution, options.batch_size, WarmUpSizes::PowersOfTwo)
+                .map(|started| vec![started])
         } else {
             let all: Vec<&Execution> = iter::once(execution).chain(&also).collect();
             executor::start_together(&all, options.batch_size)
@@ -97,6 +89,7 @@ impl<'a> Bench<'a> {
             executor,
             batch_size,
             fill,
+            verification,
         } = started.next().expect("the first program has started");
         let start_took = now() - began;
         if batch_size < options.batch_size {
@@ -115,6 +108,7 @@ impl<'a> Bench<'a> {
             also: started.map(|started| started.executor).collect(),
             fill,
             start_took,
+            verification,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum, value_parser};
-use packhorse_worker_agent::handoff::PipelineSettings;
+use packhorse_worker_agent::handoff::{Optimize, PipelineSettings};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -70,6 +70,10 @@ pub(crate) struct BenchOptions {
     /// Recording of the GPU's work, which is then replayed (CUDA graphs) [default: on for a GPU]
     #[arg(long, value_enum, conflicts_with = "defaults")]
     pub(super) graphs: Option<Switch>,
+
+    /// Optimization of TorchScript programs: verified with random inputs, as an agent's workers do it, trusted, or none
+    #[arg(long, value_enum, default_value_t, conflicts_with = "defaults")]
+    pub(super) optimize: Optimize,
 
     /// Only compute, repeatedly, one batch that stays on the device
     #[arg(long)]

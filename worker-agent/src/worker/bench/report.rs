@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use packhorse_cluster::Verification;
 use packhorse_wire::StageDurations;
 use serde::Serialize;
 
@@ -43,6 +44,8 @@ pub(super) struct Report {
     pub(super) memory_bytes: Option<u64>,
     /// The number of the GPU's multiprocessors that this process may use.
     pub(super) multiprocessors: Option<u32>,
+    /// The comparison with the program as it is; null without one.
+    pub(super) verification: Option<Verification>,
 }
 
 /// A measurement of the tight loop, and one of the pipeline after it.

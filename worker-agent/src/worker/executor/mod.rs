@@ -17,6 +17,8 @@ mod started;
 pub(crate) mod synthetic;
 #[cfg(feature = "torch")]
 mod torch;
+#[cfg(feature = "torch")]
+mod verification;
 
 pub(crate) use error::{ExecutionError, StartError};
 pub(crate) use fill::Fill;
@@ -29,4 +31,4 @@ pub(crate) use stages::{
 pub(crate) use start::{
     LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, start, start_together,
 };
-pub(crate) use started::{Preparation, Started, WarmUpSizes};
+pub(crate) use started::{Started, WarmUpSizes};

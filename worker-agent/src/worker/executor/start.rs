@@ -14,7 +14,7 @@ use super::{
     error::{ExecutionError, StartError},
     fill::Fill,
     simulated,
-    started::{Preparation, Started, WarmUpSizes},
+    started::{Started, WarmUpSizes},
 };
 
 /// The time limit for loading and warming up a program. A program that takes longer never gets ready.
@@ -29,7 +29,6 @@ pub(crate) fn start(
     execution: &Execution,
     batch_size: u32,
     sizes: WarmUpSizes,
-    preparation: Preparation,
 ) -> Result<Started, StartError> {
     match &execution.executor {
         ExecutorChoice::Simulated {
@@ -39,7 +38,7 @@ pub(crate) fn start(
             folder,
         } => {
             // The simulated executor has nothing to prepare and to warm up.
-            let _ = (sizes, preparation);
+            let _ = sizes;
             let program = &execution.program;
             let profile = simulated::read_profile(&program.model, device_kind, profile_csv)?;
             let buffers = execution.pipeline.buffers();
@@ -54,6 +53,7 @@ pub(crate) fn start(
                 executor: Arc::new(executor),
                 batch_size,
                 fill: Fill::Ones,
+                verification: None,
             })
         }
         #[cfg(feature = "torch")]
@@ -66,7 +66,6 @@ pub(crate) fn start(
             *cuda_device,
             batch_size,
             sizes,
-            preparation,
         )),
         #[cfg(not(feature = "torch"))]
         ExecutorChoice::Torch { .. } => Err(StartError::permanent(
@@ -84,19 +83,12 @@ pub(crate) fn start_together(
     executions: &[&Execution],
     batch_size: u32,
 ) -> Result<Vec<Started>, StartError> {
-    let (sizes, preparation) = (WarmUpSizes::All, Preparation::Optimized);
+    let sizes = WarmUpSizes::All;
     #[cfg(feature = "torch")]
     if executions.len() > 1 {
         let options = executions.iter().map(|execution| {
             let options = |artifact, cuda_device| {
-                torch_options(
-                    execution,
-                    artifact,
-                    cuda_device,
-                    batch_size,
-                    sizes,
-                    preparation,
-                )
+                torch_options(execution, artifact, cuda_device, batch_size, sizes)
             };
             match &execution.executor {
                 ExecutorChoice::Torch {
@@ -113,7 +105,7 @@ pub(crate) fn start_together(
             }
         }
     }
-    let start = |execution: &&Execution| start(execution, batch_size, sizes, preparation);
+    let start = |execution: &&Execution| start(execution, batch_size, sizes);
     executions.iter().map(start).collect()
 }
 
@@ -124,7 +116,6 @@ fn torch_options<'a>(
     cuda_device: Option<u32>,
     batch_size: u32,
     sizes: WarmUpSizes,
-    preparation: Preparation,
 ) -> torch::StartOptions<'a> {
     torch::StartOptions {
         program: &execution.program,
@@ -133,7 +124,7 @@ fn torch_options<'a>(
         threads: execution.threads,
         batch_size,
         sizes,
-        preparation,
+        optimize: execution.optimize,
         pipeline: execution.pipeline,
     }
 }

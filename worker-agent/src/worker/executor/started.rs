@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use packhorse_cluster::Verification;
+
 use super::{fill::Fill, stages::Executor};
 
 /// The batch sizes that a GPU runs before the first batch that counts.
@@ -13,15 +15,6 @@ pub(crate) enum WarmUpSizes {
     All,
 }
 
-/// The preparation of a TorchScript program before it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Preparation {
-    /// The strongest optimization that works.
-    Optimized,
-    /// None: the program runs as it is in its file.
-    AsIs,
-}
-
 /// An executor that is ready.
 pub(crate) struct Started {
     /// The executor.
@@ -30,4 +23,6 @@ pub(crate) struct Started {
     pub(crate) batch_size: u32,
     /// The content of synthetic inputs that the program accepts.
     pub(crate) fill: Fill,
+    /// The comparison of the answers with those of the program as it is; `None` if it was not wanted, or nothing was rewritten.
+    pub(crate) verification: Option<Verification>,
 }

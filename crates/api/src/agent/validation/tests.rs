@@ -1,4 +1,4 @@
-use packhorse_cluster::{InspectionResult, ProfileProgress};
+use packhorse_cluster::{DroppedRewriting, InspectionResult, ProfileProgress};
 
 use super::*;
 
@@ -17,6 +17,7 @@ fn ready(id: &str) -> ReplicaStatus {
             in_flight: 2,
             multiprocessors: Some(80),
         }),
+        verification: None,
     }
 }
 
@@ -76,6 +77,32 @@ fn a_status_that_an_agent_can_have_is_valid() {
         ..ready("1-0")
     };
     waiting.validate().unwrap();
+}
+
+#[test]
+fn a_comparison_has_a_limited_number_of_short_texts() {
+    let dropped = |rewriting: &str| DroppedRewriting {
+        rewriting: rewriting.to_owned(),
+        reason: "its answers differ".to_owned(),
+    };
+    let with = |status: &mut AgentStatus, dropped: Vec<DroppedRewriting>| {
+        status.replicas[1].verification = Some(Verification {
+            compared: 6,
+            not_compared: None,
+            dropped,
+        });
+    };
+    let mut valid = status();
+    with(&mut valid, vec![dropped("oneDNN's aten::add"); 16]);
+    valid.validate().unwrap();
+    check(
+        |s| with(s, vec![dropped("x"); 17]),
+        "replicas[1].verification.dropped: expected at most 16 rewritings, got 17",
+    );
+    check(
+        |s| with(s, vec![dropped(&"x".repeat(1025))]),
+        "replicas[1].verification.dropped.rewriting: expected at most 1024 bytes, got 1025",
+    );
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::{path::Path, sync::Arc};
 
+use packhorse_worker_agent::handoff::Optimize;
+
 use super::{
     batch::Prepared,
     device::{Code, Streams},
@@ -9,14 +11,17 @@ use super::{
     executor::TorchExecutor,
     options::StartOptions,
     process_memory,
+    programs::Programs,
     shim::Backbone,
-    start::configure,
+    start::{Start, configure, verification},
+    verify,
 };
 use crate::executor::{
     error::{ExecutionError, StartError},
     fill::Fill,
     started::Started,
     synthetic,
+    verification::Reference,
 };
 
 /// The numbers of rows for which is looked whether the backbone keeps rows apart.
@@ -31,7 +36,18 @@ pub(in crate::executor) fn start_together(
 ) -> Result<Vec<Started>, StartError> {
     let first = all.first().expect("a worker has a program");
     configure(first)?;
+    if all.iter().any(|options| options.optimize == Optimize::Off) {
+        return Err(StartError::transient("programs as they are share nothing"));
+    }
     let resident_before = process_memory::resident();
+    let references = all.iter().map(|options| {
+        verify::reference_if_wanted(&Start {
+            options,
+            names: Programs::from_single(String::new()),
+            resident_before,
+        })
+    });
+    let references: Vec<Option<Reference>> = references.collect::<Result<_, _>>()?;
     let paths: Vec<&Path> = all.iter().map(|options| options.artifact).collect();
     let cuda_device = first.cuda_device;
     let failed = |error: TorchError| ExecutionError::from(error);
@@ -56,6 +72,16 @@ pub(in crate::executor) fn start_together(
         };
         warm.push(synthetic::warm_up(executor, options.program, sizes)?);
     }
+    for ((executor, options), reference) in executors.iter().zip(all).zip(&references) {
+        let difference = reference
+            .as_ref()
+            .map(|r| r.difference(executor, options.program));
+        if let Some(difference) = difference.transpose()?.flatten() {
+            return Err(StartError::transient(format!(
+                "with a shared backbone: {difference}"
+            )));
+        }
+    }
     let (fill, batch_size) = warm[0];
     let keeps_rows = keeps_rows(&backbone, &executors[0], first, fill)?;
     tracing::info!(
@@ -63,14 +89,14 @@ pub(in crate::executor) fn start_together(
         keeps_rows,
         "programs with a shared backbone loaded"
     );
-    let executors = executors
-        .into_iter()
-        .zip(warm)
-        .map(|(executor, (fill, _))| Started {
+    let executors = executors.into_iter().zip(warm).zip(&references).map(
+        |((executor, (fill, _)), reference)| Started {
             executor: Arc::new(executor.joining(if keeps_rows { batch_size } else { 0 })),
             batch_size,
             fill,
-        });
+            verification: verification(reference.as_ref(), Vec::new()),
+        },
+    );
     Ok(executors.collect())
 }
 

@@ -10,12 +10,11 @@ use super::{
     batch::{Prepared, input_buffer_size},
     device::{BatchBuffers, Code, Device, Streams},
     error::{TorchError, TorchErrorKind},
-    graphs::Graphs,
     options::StartOptions,
     process_memory,
     programs::Programs,
     record_graphs::record,
-    shim::{self, Buffer, Module, Optimization, RegisteredMemory},
+    shim::{self, Buffer, Module, Optimization, RegisteredMemory, Rewriting},
     together,
 };
 use crate::executor::{
@@ -39,26 +38,25 @@ pub(super) struct TorchExecutor {
 }
 
 impl TorchExecutor {
-    /// Loads the programs with these names, which only a package has, and allocates the buffers.
+    /// Loads the programs with these names, which only a package has, and allocates the buffers. `resident_before` is the resident memory of
+    /// the process before anything was loaded.
     ///
     /// # Errors
     /// If a program cannot be loaded or has another number of inputs than declared, or there is not enough memory.
     pub(super) fn load(
         options: &StartOptions<'_>,
         names: &Programs<String>,
-        optimization: Optimization,
+        rewriting: &Rewriting,
+        resident_before: Option<ByteCount>,
     ) -> Result<Self, StartError> {
-        let resident_before = process_memory::resident();
         let load_error = |error: TorchError| {
             let transient = matches!(
                 error.kind,
                 TorchErrorKind::OutOfMemory | TorchErrorKind::DeviceFailed
             );
-            let format = match optimization {
+            let format = match rewriting.optimization {
                 Optimization::Compiled => "an AOTInductor package",
-                Optimization::Plain | Optimization::Frozen | Optimization::Optimized => {
-                    "TorchScript"
-                }
+                _ => "TorchScript",
             };
             let reason = format!("cannot be loaded as {format}: {}", error.summary());
             StartError {
@@ -67,7 +65,7 @@ impl TorchExecutor {
             }
         };
         let (program, cuda_device) = (options.program, options.cuda_device);
-        let load = |name: String| Module::load(options.artifact, &name, cuda_device, optimization);
+        let load = |name: String| Module::load(options.artifact, &name, cuda_device, rewriting);
         let programs = names.clone().try_map(load).map_err(load_error)?;
         for module in programs.iter() {
             check_arity(program, module.arity().map_err(load_error)?)?;
@@ -118,6 +116,36 @@ impl TorchExecutor {
             most_rows_together,
             ..self
         }
+    }
+
+    /// Returns the operators that were rewritten to oneDNN's.
+    pub(super) fn rewritten(&self) -> Vec<String> {
+        let programs = self.device.programs();
+        let modules = programs.into_iter().flat_map(Programs::iter);
+        modules
+            .flat_map(|module| module.rewritten().unwrap_or_default())
+            .collect()
+    }
+
+    /// Returns true if the executor records runs.
+    pub(super) fn records(&self) -> bool {
+        self.records
+    }
+
+    /// Returns true if a run is recorded.
+    pub(super) fn has_recorded(&self) -> bool {
+        !self.device.graphs().is_empty()
+    }
+
+    /// Stops to pad batches to recorded sizes.
+    pub(super) fn stop_padding(&self) {
+        self.device.graphs_mut().stop_padding();
+    }
+
+    /// Drops all recordings for this reason, and records nothing any more.
+    pub(super) fn refuse_recordings(&self, reason: String) {
+        self.device.graphs_mut().refuse(reason);
+        self.release_memory();
     }
 
     /// Enlarges all buffers to the size of the largest, because a device pauses while memory is pinned.
@@ -190,12 +218,12 @@ impl Executor for TorchExecutor {
 
     fn forget_recordings(&self) {
         if self.records {
-            *self.device.graphs_mut() = Graphs::default();
+            self.device.graphs_mut().forget();
         }
     }
 
     fn record(&self, program: &Program, sizes: &[u32], fill: Fill) {
-        if self.records {
+        if self.records && !self.device.graphs().is_refused() {
             // The recorded runs have memory of their own, so that the memory of the runs before is not needed any more.
             self.release_memory();
             record(&self.device, program, sizes, fill);

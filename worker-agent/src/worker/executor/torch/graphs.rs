@@ -17,6 +17,10 @@ pub(super) struct Graphs {
     batch_sizes: Vec<u32>,
     /// The reason why a batch size could not be recorded.
     failure: Option<String>,
+    /// True if batches whose size is not recorded are not padded to one that is.
+    never_pads: bool,
+    /// True if nothing is recorded any more.
+    is_refused: bool,
 }
 
 impl Graphs {
@@ -28,9 +32,36 @@ impl Graphs {
         }
     }
 
+    /// Drops all recordings.
+    pub(super) fn forget(&mut self) {
+        *self = Self {
+            failure: self.failure.take().filter(|_| self.is_refused),
+            never_pads: self.never_pads,
+            is_refused: self.is_refused,
+            ..Self::default()
+        };
+    }
+
+    /// Drops all recordings for good, for this reason.
+    pub(super) fn refuse(&mut self, reason: String) {
+        self.forget();
+        self.failure = Some(reason);
+        self.is_refused = true;
+    }
+
+    /// Returns true if nothing may be recorded.
+    pub(super) fn is_refused(&self) -> bool {
+        self.is_refused
+    }
+
     /// Keeps the reason why a batch size could not be recorded.
     pub(super) fn set_failure(&mut self, reason: String) {
         self.failure = Some(reason);
+    }
+
+    /// Stops to pad batches: the program answers other numbers for a row beside others.
+    pub(super) fn stop_padding(&mut self) {
+        self.never_pads = true;
     }
 
     /// Returns the recording for inputs of these shapes.
@@ -41,7 +72,7 @@ impl Graphs {
     /// Returns the number of rows of the smallest recording that a batch of `rows` rows with these inputs can be padded to; `None` if the batch
     /// needs no padding, or there is no such recording.
     pub(super) fn padded_rows(&self, inputs: &[TensorHeader], rows: u64) -> Option<u64> {
-        if self.is_empty() {
+        if self.is_empty() || self.never_pads {
             return None;
         }
         let shape = |input: &TensorHeader| {

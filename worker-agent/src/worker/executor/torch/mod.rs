@@ -7,6 +7,8 @@ mod error;
 mod executor;
 mod graphs;
 mod inspect;
+#[cfg(test)]
+mod networks;
 mod options;
 mod package;
 mod process_memory;
@@ -17,6 +19,7 @@ mod row_padding;
 mod shim;
 mod start;
 mod together;
+mod verify;
 mod warm_up;
 
 use super::error::ExecutionError;

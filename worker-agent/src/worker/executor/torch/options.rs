@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use packhorse_cluster::Program;
-use packhorse_worker_agent::handoff::PipelineSettings;
+use packhorse_worker_agent::handoff::{Optimize, PipelineSettings};
 
-use crate::executor::started::{Preparation, WarmUpSizes};
+use crate::executor::started::WarmUpSizes;
 
 /// The options of a start.
 pub(in crate::executor) struct StartOptions<'a> {
@@ -21,8 +21,8 @@ pub(in crate::executor) struct StartOptions<'a> {
     pub(in crate::executor) batch_size: u32,
     /// The batch sizes that a GPU runs before the first batch that counts.
     pub(in crate::executor) sizes: WarmUpSizes,
-    /// The preparation of the program.
-    pub(in crate::executor) preparation: Preparation,
+    /// The optimization of the program.
+    pub(in crate::executor) optimize: Optimize,
     /// The overlap of batches.
     pub(in crate::executor) pipeline: PipelineSettings,
 }

@@ -5,43 +5,70 @@ use std::{
     sync::{Arc, Once},
 };
 
+use packhorse_cluster::{ByteCount, DroppedRewriting, Verification};
 use tch::Cuda;
 
 use super::{
-    executor::TorchExecutor, options::StartOptions, package, programs::Programs,
-    shim::Optimization, warm_up,
+    executor::TorchExecutor,
+    options::StartOptions,
+    package, process_memory,
+    programs::Programs,
+    shim::{Optimization, Rewriting},
+    verify, warm_up,
 };
 use crate::executor::{
     error::StartError,
-    stages::Executor as _,
-    started::{Preparation, Started, WarmUpSizes},
+    started::{Started, WarmUpSizes},
     synthetic,
+    verification::{Difference, Reference},
 };
 
+/// An attempt that another, with less optimization, may follow.
+pub(super) enum AttemptError {
+    /// The program cannot be loaded or run this way.
+    Failed(StartError),
+    /// The program answers something else than it does as it is in its file.
+    Differs(Difference),
+}
+
+impl From<StartError> for AttemptError {
+    fn from(error: StartError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The programs of a file that is started.
+pub(super) struct Start<'a> {
+    /// The options.
+    pub(super) options: &'a StartOptions<'a>,
+    /// The names of the programs, which only a package has.
+    pub(super) names: Programs<String>,
+    /// The resident memory of the process before anything was loaded.
+    pub(super) resident_before: Option<ByteCount>,
+}
+
 /// Loads and warms up the program with the strongest optimization that works: some programs cannot be optimised, a few not even frozen, and
-/// some fail only when they run. A package was compiled for its device beforehand and is not optimised further.
+/// some fail only when they run or answer something else. A package was compiled for its device beforehand and is not optimised further.
 pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, StartError> {
     configure(options)?;
     let names = File::open(options.artifact).and_then(package::program_names);
     let names =
         names.map_err(|e| StartError::transient(format!("the model file cannot be read: {e}")))?;
-    if !names.is_empty() {
-        let programs = Programs::from_names(names, options.program.max_batch_size);
-        return start_with(options, &programs, Optimization::Compiled);
+    let is_package = !names.is_empty();
+    let start = Start {
+        options,
+        names: if is_package {
+            Programs::from_names(names, options.program.max_batch_size)
+        } else {
+            Programs::from_single(String::new())
+        },
+        resident_before: process_memory::resident(),
+    };
+    if is_package {
+        start.unverified(Optimization::Compiled)
+    } else {
+        verify::start_script(&start)
     }
-    let script = Programs::from_single(String::new());
-    if options.preparation == Preparation::AsIs {
-        return start_with(options, &script, Optimization::Plain);
-    }
-    start_with(options, &script, Optimization::Optimized)
-        .or_else(|error| {
-            tracing::info!(%error, "the program cannot be optimised");
-            start_with(options, &script, Optimization::Frozen)
-        })
-        .or_else(|error| {
-            tracing::info!(%error, "the program cannot be frozen");
-            start_with(options, &script, Optimization::Plain)
-        })
 }
 
 /// Sets libtorch's threads, and checks that it finds the device.
@@ -60,46 +87,91 @@ pub(super) fn configure(options: &StartOptions<'_>) -> Result<(), StartError> {
     }
 }
 
-/// Starts the programs with these names, which only a package has.
-fn start_with(
-    options: &StartOptions<'_>,
-    names: &Programs<String>,
-    optimization: Optimization,
-) -> Result<Started, StartError> {
-    check_max_rows(options, names)?;
-    let executor = TorchExecutor::load(options, names, optimization)?;
-    let program = options.program;
-    let sizes = synthetic::batch_sizes(options.batch_size);
-    let (fill, batch_size) = synthetic::warm_up(&executor, program, &sizes)?;
-    let mut sizes: Vec<u32> = sizes.into_iter().filter(|s| *s <= batch_size).collect();
-    if options.cuda_device.is_some() && options.sizes == WarmUpSizes::All {
-        sizes = warm_up::run_intermediate_sizes(&executor, program, &sizes, fill);
+impl Start<'_> {
+    /// Loads the programs and nothing else.
+    pub(super) fn load(&self, rewriting: &Rewriting) -> Result<TorchExecutor, StartError> {
+        self.check_max_rows()?;
+        TorchExecutor::load(self.options, &self.names, rewriting, self.resident_before)
     }
-    executor.record(program, &sizes, fill);
-    executor.equalize_buffers()?;
-    tracing::info!(program.optimization = ?optimization, "program loaded");
-    Ok(Started {
-        executor: Arc::new(executor),
-        batch_size,
-        fill,
-    })
+
+    /// Loads, warms up and records the programs, and compares nothing but their recorded runs.
+    pub(super) fn unverified(&self, optimization: Optimization) -> Result<Started, StartError> {
+        let rewriting = optimization.into();
+        let attempt = self.attempt(&rewriting, None);
+        attempt.map_err(|error| match error {
+            AttemptError::Failed(error) => error,
+            AttemptError::Differs(_) => unreachable!("there is nothing to differ from"),
+        })
+    }
+
+    /// Loads, warms up and records the programs, and compares their answers with the reference, or, without one, those of their recorded runs
+    /// with their own.
+    pub(super) fn attempt(
+        &self,
+        rewriting: &Rewriting,
+        reference: Option<&Reference>,
+    ) -> Result<Started, AttemptError> {
+        let options = self.options;
+        let executor = self.load(rewriting)?;
+        let program = options.program;
+        let sizes = synthetic::batch_sizes(options.batch_size);
+        let warm = synthetic::warm_up(&executor, program, &sizes).map_err(StartError::from);
+        let (fill, batch_size) = warm?;
+        if let Some(reference) = reference {
+            let difference = reference.difference(&executor, program);
+            if let Some(difference) = difference.map_err(StartError::from)? {
+                return Err(AttemptError::Differs(difference));
+            }
+        }
+        let mut sizes: Vec<u32> = sizes.into_iter().filter(|s| *s <= batch_size).collect();
+        if options.cuda_device.is_some() && options.sizes == WarmUpSizes::All {
+            sizes = warm_up::run_intermediate_sizes(&executor, program, &sizes, fill);
+        }
+        let dropped = verify::record(&executor, options, &sizes, fill, reference);
+        let dropped = dropped.map_err(StartError::from)?;
+        executor.equalize_buffers().map_err(StartError::from)?;
+        tracing::info!(program.rewriting = ?rewriting, "program loaded");
+        Ok(Started {
+            executor: Arc::new(executor),
+            batch_size,
+            fill,
+            verification: verification(reference, dropped),
+        })
+    }
+
+    /// Checks that the programs accept batches of the declared size.
+    fn check_max_rows(&self) -> Result<(), StartError> {
+        let Some(max_rows) = self.names.max_rows() else {
+            return Ok(());
+        };
+        if max_rows == 0 {
+            return Err(StartError::permanent(
+                "the package has no program with the name `model`, or `rows-N` for N rows",
+            ));
+        }
+        let declared = self.options.program.max_batch_size;
+        if max_rows < u64::from(declared) {
+            return Err(StartError::permanent(format!(
+                "the package accepts batches of at most {max_rows} rows; max_batch_size is {declared}"
+            )));
+        }
+        Ok(())
+    }
 }
 
-/// Checks that the programs accept batches of the declared size.
-fn check_max_rows(options: &StartOptions<'_>, names: &Programs<String>) -> Result<(), StartError> {
-    let Some(max_rows) = names.max_rows() else {
-        return Ok(());
-    };
-    if max_rows == 0 {
-        return Err(StartError::permanent(
-            "the package has no program with the name `model`, or `rows-N` for N rows",
-        ));
+/// Returns what there is to report of a comparison.
+pub(super) fn verification(
+    reference: Option<&Reference>,
+    dropped: Vec<DroppedRewriting>,
+) -> Option<Verification> {
+    if reference.is_none() && dropped.is_empty() {
+        return None;
     }
-    let declared = options.program.max_batch_size;
-    if max_rows < u64::from(declared) {
-        return Err(StartError::permanent(format!(
-            "the package accepts batches of at most {max_rows} rows; max_batch_size is {declared}"
-        )));
-    }
-    Ok(())
+    Some(Verification {
+        compared: reference.map_or(0, Reference::compared),
+        not_compared: reference
+            .and_then(Reference::not_compared)
+            .map(ToString::to_string),
+        dropped,
+    })
 }

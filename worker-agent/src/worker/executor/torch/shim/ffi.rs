@@ -55,7 +55,13 @@ unsafe extern "C" {
         name: *const c_char,
         cuda_device: c_int,
         optimization: c_int,
+        kept: *const c_char,
         module: *mut *mut Module,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_module_rewritten(
+        module: *const Module,
+        text: *mut *mut c_char,
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_module_arity(

@@ -22,7 +22,7 @@ pub(super) use backbone::{Backbone, BatchOf, weights};
 pub(super) use buffer::{ALIGNMENT, Buffer, HostTensor, header_of};
 pub(super) use graph::Graph;
 pub(super) use memory::{cuda_multiprocessors, cuda_peak_memory, release_cuda_memory};
-pub(super) use module::{Module, Optimization};
+pub(super) use module::{Module, Optimization, Rewriting};
 pub(super) use operators::{Input, operators};
 pub(in crate::executor) use process::exit_now;
 pub(super) use process::on_terminate;

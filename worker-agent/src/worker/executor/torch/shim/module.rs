@@ -1,7 +1,7 @@
 //! Loaded programs.
 
 use std::{
-    ffi::{CString, c_int},
+    ffi::{CStr, CString, c_int},
     path::Path,
     ptr::{self, NonNull},
 };
@@ -26,6 +26,27 @@ pub(in crate::executor::torch) enum Optimization {
     Optimized = 2,
     /// None, because the file is a package, which was compiled ahead of time.
     Compiled = 3,
+    /// Optimized with all of libtorch's steps, also those that are known to be wrong.
+    #[cfg(test)]
+    Unguarded = 4,
+}
+
+/// The rewriting of a program when it is loaded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::executor::torch) struct Rewriting {
+    /// The optimization.
+    pub(in crate::executor::torch) optimization: Optimization,
+    /// The operators that are not rewritten to oneDNN's.
+    pub(in crate::executor::torch) kept: Vec<String>,
+}
+
+impl From<Optimization> for Rewriting {
+    fn from(optimization: Optimization) -> Self {
+        Self {
+            optimization,
+            kept: Vec::new(),
+        }
+    }
 }
 
 /// A loaded program.
@@ -43,20 +64,23 @@ impl Module {
         path: &Path,
         name: &str,
         cuda_device: Option<u32>,
-        optimization: Optimization,
+        rewriting: &Rewriting,
     ) -> Result<Self, TorchError> {
         let path = CString::new(path.as_os_str().as_encoded_bytes())
             .expect("a path from the operating system has no NUL");
         let name = CString::new(name).expect("the name of a program has no NUL");
+        let kept = CString::new(rewriting.kept.join(" "))
+            .expect("names of operators from the shim have no NUL");
         let mut module = ptr::null_mut();
-        // SAFETY: path and name are C strings that live during the call, and the pointers are valid for writes.
+        // SAFETY: path, name and kept are C strings that live during the call, and the pointers are valid for writes.
         call(|message| unsafe {
             let device = device_code(cuda_device);
             ffi::packhorse_module_load(
                 path.as_ptr(),
                 name.as_ptr(),
                 device,
-                optimization as c_int,
+                rewriting.optimization as c_int,
+                kept.as_ptr(),
                 &raw mut module,
                 message,
             )
@@ -81,6 +105,21 @@ impl Module {
             )
         })?;
         Ok((required, accepted))
+    }
+
+    /// Returns the operators that were rewritten to oneDNN's, or would have been if they had not been kept.
+    pub(in crate::executor::torch) fn rewritten(&self) -> Result<Vec<String>, TorchError> {
+        let mut text = ptr::null_mut();
+        // SAFETY: the module lives as long as `self`, and the pointer is valid for writes during the call.
+        call(|message| unsafe {
+            ffi::packhorse_module_rewritten(self.as_ptr(), &raw mut text, message)
+        })?;
+        // SAFETY: the shim wrote a C string here, which this function owns until it frees it.
+        unsafe {
+            let words = CStr::from_ptr(text).to_string_lossy().into_owned();
+            ffi::packhorse_message_free(text);
+            Ok(words.split_whitespace().map(str::to_owned).collect())
+        }
     }
 
     /// Returns true if it is certain that no run writes to an input or keeps one.
@@ -136,7 +175,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("traced.pt");
         module.unwrap().save(&file).unwrap();
-        let module = Module::load(&file, "", None, optimization).unwrap();
+        let module = Module::load(&file, "", None, &optimization.into()).unwrap();
         module.only_reads_inputs()
     }
 

@@ -1,0 +1,239 @@
+//! Random inputs of a program, such as real ones may be.
+
+use half::{bf16, f16};
+use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
+use packhorse_wire::TensorHeader;
+
+use crate::executor::stages::PreparedBatch;
+
+/// The random inputs of one batch. The same sample gives the same inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sample {
+    /// The number from which all others are made.
+    pub(super) seed: u64,
+    /// The rows of the batch.
+    pub(super) rows: u32,
+    /// The sizes of variable dimensions other than the batch, by axis; the last is that of all further axes.
+    pub(super) sizes: &'static [i64],
+    /// The floating-point numbers.
+    pub(super) floats: Floats,
+    /// The integers and booleans.
+    pub(super) integers: Integers,
+}
+
+/// The floating-point numbers of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Floats {
+    /// The standard normal distribution, such as of normalized images.
+    Normal,
+    /// Evenly between 0 and 1, such as probabilities and images that are not normalized.
+    Uniform,
+}
+
+/// The integers of a sample. They may be indices, lengths, masks or tokens, which nobody tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Integers {
+    /// Evenly from 0 up to this number, which is not among them; booleans are 0 or 1.
+    Below(u8),
+    /// All are this number.
+    All(u8),
+}
+
+/// A change of the floating-point inputs by about one rounding, which shows how far a program carries roundings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Nudge {
+    /// The sample itself.
+    None,
+    /// Each number is changed by a part of itself, up or down.
+    Rounding,
+}
+
+impl Sample {
+    /// Returns the datatypes and shapes of the inputs; `None` if they are too large.
+    pub(super) fn headers(self, program: &Program) -> Option<Vec<TensorHeader>> {
+        let header = |spec: &TensorSpec| {
+            let shape = Shape::new(&self.dims(program, spec)).ok()?;
+            TensorHeader::new(spec.datatype, shape).ok()
+        };
+        program.inputs.iter().map(header).collect()
+    }
+
+    fn dims(self, program: &Program, spec: &TensorSpec) -> Vec<i64> {
+        let batches = program.batches();
+        let size = |(axis, dim): (usize, &Dim)| match dim {
+            Dim::Any if axis == 0 && batches => i64::from(self.rows),
+            Dim::Any => {
+                let index = (axis - usize::from(batches)).min(self.sizes.len() - 1);
+                let limit = spec.max_dim(axis).map_or(i64::MAX, u64::cast_signed);
+                self.sizes[index].min(limit)
+            }
+            Dim::Fixed(_) => i64::from(*dim),
+        };
+        spec.shape.iter().enumerate().map(size).collect()
+    }
+
+    /// Fills the inputs of a batch.
+    pub(super) fn fill(self, batch: &mut dyn PreparedBatch, program: &Program, nudge: Nudge) {
+        for (i, spec) in program.inputs.iter().enumerate() {
+            let numbers = Numbers(self.seed.wrapping_mul(1_000_003).wrapping_add(i as u64));
+            self.write(batch.input_mut(i), spec.datatype, numbers, nudge);
+        }
+    }
+
+    fn write(self, bytes: &mut [u8], datatype: Datatype, mut numbers: Numbers, nudge: Nudge) {
+        let mut nudges = Numbers(!numbers.0);
+        let mut float = |rounding: f64| {
+            let value = match self.floats {
+                Floats::Normal => numbers.normal(),
+                Floats::Uniform => numbers.uniform(),
+            };
+            match nudge {
+                Nudge::None => value,
+                Nudge::Rounding if nudges.next() % 2 == 0 => value * (1.0 + rounding),
+                Nudge::Rounding => value * (1.0 - rounding),
+            }
+        };
+        match datatype {
+            // A rounding of these is one in the last place; that of the others is some, because a program has many steps.
+            Datatype::Fp16 => fill(bytes, || {
+                f16::from_f64(float(f64::from(f16::EPSILON))).to_le_bytes()
+            }),
+            Datatype::Bf16 => fill(bytes, || {
+                bf16::from_f64(float(f64::from(bf16::EPSILON))).to_le_bytes()
+            }),
+            Datatype::Fp32 => fill(bytes, || {
+                (float(8.0 * f64::from(f32::EPSILON)) as f32).to_le_bytes()
+            }),
+            Datatype::Fp64 => fill(bytes, || float(8.0 * f64::EPSILON).to_le_bytes()),
+            Datatype::Bytes => {}
+            integer => {
+                let is_bool = integer == Datatype::Bool;
+                bytes.fill(0);
+                // Little-endian: the others of an element's bytes are zero.
+                for element in bytes.chunks_exact_mut(integer.width().unwrap_or(1)) {
+                    element[0] = match self.integers {
+                        Integers::Below(limit) => numbers.below(if is_bool { 2 } else { limit }),
+                        Integers::All(number) => number,
+                    };
+                }
+            }
+        }
+    }
+}
+
+fn fill<const N: usize>(bytes: &mut [u8], mut next: impl FnMut() -> [u8; N]) {
+    for element in bytes.as_chunks_mut().0 {
+        *element = next();
+    }
+}
+
+/// A sequence of random numbers (`SplitMix64`; Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn uniform(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Returns nearly a standard normal number: the sum of twelve uniform ones, whose variance is one.
+    fn normal(&mut self) -> f64 {
+        // Three draws of 64 bits have twelve numbers of 16 bits.
+        let sum: u64 = (0..3)
+            .map(|_| {
+                let drawn = self.next();
+                (0..4)
+                    .map(|part| (drawn >> (16 * part)) & 0xffff)
+                    .sum::<u64>()
+            })
+            .sum();
+        sum as f64 / 65_536.0 - 6.0
+    }
+
+    fn below(&mut self, limit: u8) -> u8 {
+        (self.next() % u64::from(limit.max(1))) as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: Sample = Sample {
+        seed: 7,
+        rows: 2,
+        sizes: &[16],
+        floats: Floats::Normal,
+        integers: Integers::Below(100),
+    };
+
+    fn written(sample: Sample, datatype: Datatype, nudge: Nudge) -> Vec<u8> {
+        let mut bytes = vec![9; 4096];
+        sample.write(&mut bytes, datatype, Numbers(sample.seed), nudge);
+        bytes
+    }
+
+    #[test]
+    fn a_sample_is_the_same_each_time_and_another_for_another_seed() {
+        let other = Sample { seed: 8, ..SAMPLE };
+        for datatype in [Datatype::Fp32, Datatype::Bf16, Datatype::Int64] {
+            let bytes = written(SAMPLE, datatype, Nudge::None);
+            assert_eq!(bytes, written(SAMPLE, datatype, Nudge::None));
+            assert_ne!(bytes, written(other, datatype, Nudge::None));
+        }
+    }
+
+    #[test]
+    fn normal_numbers_have_the_mean_and_the_variance_of_their_name() {
+        let bytes = written(SAMPLE, Datatype::Fp32, Nudge::None);
+        let numbers = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+        let numbers: Vec<f64> = numbers.map(f64::from).collect();
+        let count = numbers.len() as f64;
+        let mean = numbers.iter().sum::<f64>() / count;
+        let variance = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
+        assert!(mean.abs() < 0.1 && (0.85..1.15).contains(&variance));
+    }
+
+    #[test]
+    fn a_nudge_changes_each_number_by_less_than_the_tolerance() {
+        let numbers = |nudge| {
+            let bytes = written(SAMPLE, Datatype::Fp32, nudge);
+            let chunks = bytes.as_chunks().0.iter();
+            chunks.map(|b| f32::from_le_bytes(*b)).collect::<Vec<f32>>()
+        };
+        for (plain, nudged) in numbers(Nudge::None).iter().zip(numbers(Nudge::Rounding)) {
+            let moved = (plain - nudged).abs() / plain.abs();
+            assert!((1e-7..2e-6).contains(&moved), "{plain} {nudged}");
+        }
+        let integers = |nudge| written(SAMPLE, Datatype::Int32, nudge);
+        assert_eq!(integers(Nudge::None), integers(Nudge::Rounding));
+    }
+
+    #[test]
+    fn integers_stay_below_their_limit_and_booleans_are_mixed() {
+        let integers = written(SAMPLE, Datatype::Int64, Nudge::None);
+        let values = integers
+            .as_chunks()
+            .0
+            .iter()
+            .map(|b| i64::from_le_bytes(*b));
+        assert!(values.clone().all(|value| (0..100).contains(&value)));
+        assert!(values.max().unwrap() > 50);
+        let booleans = written(SAMPLE, Datatype::Bool, Nudge::None);
+        assert!(booleans.contains(&0) && booleans.contains(&1));
+        assert!(booleans.iter().all(|value| *value < 2));
+        let all = Sample {
+            integers: Integers::All(1),
+            ..SAMPLE
+        };
+        let ones = written(all, Datatype::Int16, Nudge::None);
+        assert!(ones.as_chunks().0.iter().all(|element| *element == [1, 0]));
+    }
+}
