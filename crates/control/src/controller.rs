@@ -26,7 +26,7 @@ use crate::{
     measurements::Measurements,
     memory_limits::MemoryLimits,
     models::{Model, Models},
-    nodes::Nodes,
+    nodes::{Node, Nodes},
     notice::Notice,
     pending::Pending,
     plan_reason::{PlanReason, PlanReasons},
@@ -105,7 +105,7 @@ pub struct Controller {
     recent_losses: (Time, usize),
     pub(crate) drains: Drains,
     pub(crate) unstored: Unstored,
-    /// True once the replicas of the stored plan serve, or had the time to.
+    /// True once the replicas of the stored plan serve, or some of them after they had the time to.
     is_open: bool,
     /// The time of the driver's last call.
     last_call: Time,
@@ -243,7 +243,7 @@ impl Controller {
             self.drains.next_end(),
             self.state.traffic.next_due(),
             self.planning_due(),
-            (!self.is_open).then_some(self.settled_by),
+            (!self.is_open && self.last_call < self.settled_by).then_some(self.settled_by),
         ]
         .into_iter()
         .flatten()
@@ -475,13 +475,26 @@ impl Controller {
         }
     }
 
-    /// Opens the gateway once the replicas of the stored plan serve, or had the time to.
+    /// Opens the gateway once the replicas of the stored plan serve. After a lease's time those that serve are enough; until one does, the gateway
+    /// stays closed as long as a node of the plan is there to start one.
     fn open_if_due(&mut self, now: Time) {
         if self.is_open {
             return;
         }
         let serves = |replica: &PlacedReplica| self.state.serves(replica.id);
-        if now >= self.settled_by || self.state.rollout.planned().all(serves) {
+        let nodes = &self.state.nodes;
+        let may_come = |replica: &PlacedReplica| {
+            let node = nodes.get(replica.spec.device.node());
+            node.is_some_and(Node::holds_lease)
+        };
+        let mut planned = self.state.rollout.planned();
+        let is_open = if now < self.settled_by {
+            planned.all(serves)
+        } else {
+            let some_serve = self.state.rollout.planned().any(serves);
+            some_serve || !planned.any(may_come)
+        };
+        if is_open {
             self.is_open = true;
             self.effects.push_back(Effect::Serve(ServeChange::Open));
         }

@@ -71,6 +71,24 @@ fn a_restart_without_the_nodes_is_ready_once_they_had_their_time() {
 }
 
 #[test]
+fn a_restart_whose_workers_load_for_longer_than_a_lease_is_ready_when_the_first_model_serves() {
+    let mut cluster = serving_cluster(1, 3);
+    let node: NodeName = "n0".parse().unwrap();
+    cluster.kill_gateway(false);
+    // Like a machine that lost its power: nothing runs any more.
+    cluster.switch_off(&node);
+    cluster.machine("n0").behaviour.load = crate::virtual_cluster::LEASE * 3;
+    cluster.start_gateway();
+    cluster.start_agent(&node);
+    let took = cluster.run_until("it is ready", Duration::from_mins(2), |c| {
+        c.gateway.as_ref().unwrap().ready_since.is_some()
+    });
+    assert!(took >= crate::virtual_cluster::LEASE * 3, "{took:?}");
+    let served = (0..3).filter(|model| !cluster.serving(&format!("m{model}:1")).is_empty());
+    assert!(served.count() >= 1);
+}
+
+#[test]
 fn a_restored_backup_is_obeyed_and_moves_nothing() {
     let mut cluster = serving_cluster(3, 6);
     let backup = cluster.store.disk.clone();
