@@ -5,12 +5,17 @@
 //! ordinary memory; so are those for which it has no room.
 //!
 //! The pages of an arena are kept, because new ones cost more than to use them. All arenas together keep at most a part of the budget of all
-//! requests, and those pages that no request uses count as used in it.
+//! requests, and those pages that no request uses count as used in it. A page counts from its first byte on: what a client announces and does not
+//! send takes nothing but the promise that there is room for it, as long as its request lasts.
 
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    ops::Range,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use packhorse_cluster::ModelId;
@@ -23,6 +28,8 @@ use crate::memory::MemoryBudget;
 const KEPT_PART: u64 = 4;
 /// The fewest bytes for which there is an arena.
 const MIN_SIZE: u64 = 1 << 20;
+/// The bytes of an arena that are counted together, four pages.
+const CHUNK: usize = 16 << 10;
 
 /// The memory for inputs of all model versions.
 #[derive(Clone, Debug)]
@@ -50,14 +57,16 @@ struct Attached {
 struct Kept {
     budget: MemoryBudget,
     limit: u64,
-    /// The pages of all arenas that have ever been used, in bytes.
-    touched: Mutex<u64>,
+    /// The chunks of all arenas that have ever been written to, and those that are promised to bodies, in bytes.
+    reserved: Mutex<u64>,
 }
 
 /// An arena whose pages count until it is dropped.
 #[derive(Debug)]
 struct CountedArena {
     arena: Arena,
+    /// The chunks that have ever been written to.
+    written: Box<[AtomicBool]>,
     kept: Arc<Kept>,
 }
 
@@ -72,6 +81,10 @@ pub(crate) struct LinkedInputs {
 #[derive(Debug)]
 pub(crate) struct InputBytes {
     bytes: ArenaBytes,
+    /// The bytes that were written, which the request counts.
+    filled: u64,
+    /// The chunks that are promised and not written to yet, in bytes.
+    promised: u64,
     arena: Arc<CountedArena>,
 }
 
@@ -83,7 +96,7 @@ impl InputMemories {
             kept: Arc::new(Kept {
                 budget,
                 limit,
-                touched: Mutex::default(),
+                reserved: Mutex::default(),
             }),
             by_model: Arc::default(),
         }
@@ -118,10 +131,7 @@ impl InputMemory {
         let mut attached = lock(&self.attached);
         let arena = match &attached.arena {
             Some(arena) => Arc::clone(arena),
-            None => Arc::new(CountedArena {
-                arena: Arena::new(self.kept.limit as usize)?,
-                kept: Arc::clone(&self.kept),
-            }),
+            None => Arc::new(CountedArena::new(&self.kept)?),
         };
         attached.arena = Some(Arc::clone(&arena));
         attached.links += 1;
@@ -137,26 +147,52 @@ impl InputMemory {
 }
 
 impl CountedArena {
-    fn take(self: Arc<Self>, length: usize) -> Option<InputBytes> {
-        let mut all = lock(&self.kept.touched);
-        let before = self.arena.touched();
-        let left = self.kept.limit.saturating_sub(*all);
-        let bytes = self.arena.take_within(length, before + left as usize)?;
-        let grown = (self.arena.touched() - before) as u64;
-        *all += grown;
-        // The request counts the bytes that it uses.
-        self.kept.budget.keep(grown);
-        self.kept.budget.use_kept(bytes.len() as u64);
-        drop(all);
-        Some(InputBytes { bytes, arena: self })
+    fn new(kept: &Arc<Kept>) -> io::Result<Self> {
+        let size = kept.limit as usize;
+        let chunks = size.div_ceil(CHUNK);
+        Ok(Self {
+            arena: Arena::new(size)?,
+            written: (0..chunks).map(|_| AtomicBool::new(false)).collect(),
+            kept: Arc::clone(kept),
+        })
     }
+
+    fn take(self: Arc<Self>, length: usize) -> Option<InputBytes> {
+        let bytes = self.arena.take(length)?;
+        let start = bytes.offset() as usize;
+        let chunks = chunks(start..start + bytes.len());
+        let new = self.written[chunks].iter();
+        let new = new.filter(|is_written| !is_written.load(Relaxed)).count();
+        let promised = (new * CHUNK) as u64;
+        let mut reserved = lock(&self.kept.reserved);
+        if *reserved + promised > self.kept.limit {
+            return None;
+        }
+        *reserved += promised;
+        drop(reserved);
+        Some(InputBytes {
+            bytes,
+            filled: 0,
+            promised,
+            arena: self,
+        })
+    }
+}
+
+/// Returns the chunks in which bytes lie.
+fn chunks(bytes: Range<usize>) -> Range<usize> {
+    bytes.start / CHUNK..bytes.end.div_ceil(CHUNK)
 }
 
 impl Drop for CountedArena {
     fn drop(&mut self) {
-        let touched = self.arena.touched() as u64;
-        *lock(&self.kept.touched) -= touched;
-        self.kept.budget.use_kept(touched);
+        let written = self.written.iter();
+        let written = written
+            .filter(|is_written| is_written.load(Relaxed))
+            .count();
+        let bytes = (written * CHUNK) as u64;
+        *lock(&self.kept.reserved) -= bytes;
+        self.kept.budget.use_kept(bytes);
     }
 }
 
@@ -183,9 +219,25 @@ impl Drop for LinkedInputs {
 }
 
 impl InputBytes {
-    /// Returns the bytes to be written.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+    /// Writes the next bytes, after those that were written before.
+    ///
+    /// # Panics
+    /// If there is no room for them.
+    pub(crate) fn push(&mut self, data: &[u8]) {
+        let begin = self.filled as usize;
+        let end = begin + data.len();
+        self.bytes[begin..end].copy_from_slice(data);
+        let start = self.bytes.offset() as usize;
+        let chunks = chunks(start + begin..start + end);
+        let new = self.arena.written[chunks].iter();
+        let new = new.filter(|is_written| !is_written.swap(true, Relaxed));
+        let new = (new.count() * CHUNK) as u64;
+        // Of a chunk in which two bodies lie, either may be the first.
+        self.promised -= new;
+        let budget = &self.arena.kept.budget;
+        budget.keep(new);
+        budget.use_kept(data.len() as u64);
+        self.filled = end as u64;
     }
 }
 
@@ -197,7 +249,8 @@ impl AsRef<[u8]> for InputBytes {
 
 impl Drop for InputBytes {
     fn drop(&mut self) {
-        self.arena.kept.budget.keep(self.bytes.len() as u64);
+        self.arena.kept.budget.keep(self.filled);
+        *lock(&self.arena.kept.reserved) -= self.promised;
     }
 }
 
@@ -236,20 +289,29 @@ mod tests {
         assert_eq!(fresh.arena().offset_of(body.as_ref()), None);
     }
 
+    /// Takes memory and fills it.
+    fn filled(memory: &InputMemory, bytes: u64) -> Option<InputBytes> {
+        let mut taken = memory.take(bytes)?;
+        taken.push(&vec![7; bytes as usize]);
+        Some(taken)
+    }
+
     #[test]
     fn kept_pages_are_a_quarter_of_the_budget_at_most_and_count_in_it() {
         let budget = MemoryBudget::new(LIMIT);
         let memories = InputMemories::new(budget.clone());
         let [one, other] = ["a:1", "b:1"].map(|name| memories.of(&model(name)));
         let links = [one.link().unwrap(), other.link().unwrap()];
-        let first = one.take(LIMIT / 8).unwrap();
-        let second = other.take(LIMIT / 8).unwrap();
+        let first = filled(&one, LIMIT / 8).unwrap();
+        let second = filled(&other, LIMIT / 8).unwrap();
         assert!(one.take(1).is_none(), "both together have the quarter");
         let mut request = budget.model().reservation();
         request.force(LIMIT / 4);
         let fits = |bytes| budget.model().reservation().grow(bytes).is_ok();
         assert!(fits(LIMIT / 4), "the pages are the request's");
+        assert_eq!(budget.kept(), 0);
         drop((first, second));
+        assert_eq!(budget.kept(), LIMIT / 4);
         assert!(one.take(LIMIT / 8).is_some(), "its own pages again");
         assert!(other.take(LIMIT / 4).is_none(), "the others are kept");
         request.shrink(LIMIT / 4);
@@ -257,5 +319,44 @@ mod tests {
         assert!(!fits(1));
         drop(links);
         assert!(fits(LIMIT / 8));
+        assert_eq!(budget.kept(), 0);
+    }
+
+    #[test]
+    fn what_is_announced_and_never_comes_keeps_nothing() {
+        let budget = MemoryBudget::new(LIMIT);
+        let memories = InputMemories::new(budget.clone());
+        let [one, other] = ["a:1", "b:1"].map(|name| memories.of(&model(name)));
+        let _links = [one.link().unwrap(), other.link().unwrap()];
+        let mut begun = one.take(LIMIT / 4).unwrap();
+        assert!(
+            other.take(1).is_none(),
+            "there is room for all that is announced"
+        );
+        assert_eq!(budget.kept(), 0);
+        begun.push(&[7; 10]);
+        assert_eq!(budget.kept(), CHUNK as u64 - 10);
+        drop(begun);
+        assert_eq!(budget.kept(), CHUNK as u64);
+        // The neighbour has the rest, and the model its chunk.
+        let neighbour = filled(&other, LIMIT / 4 - CHUNK as u64).unwrap();
+        assert!(one.take(CHUNK as u64).is_some() && one.take(CHUNK as u64 + 1).is_none());
+        drop(neighbour);
+        assert_eq!(budget.kept(), LIMIT / 4);
+    }
+
+    #[test]
+    fn bodies_in_one_chunk_count_it_once() {
+        let budget = MemoryBudget::new(LIMIT);
+        let memories = InputMemories::new(budget.clone());
+        let memory = memories.of(&model("a:1"));
+        let link = memory.link().unwrap();
+        let bodies = [(); 3].map(|()| filled(&memory, 64).unwrap());
+        assert_eq!(budget.kept(), CHUNK as u64 - 3 * 64);
+        drop(bodies);
+        assert_eq!(budget.kept(), CHUNK as u64);
+        drop((memory, link));
+        assert_eq!(budget.kept(), 0);
+        assert_eq!(*lock(&memories.kept.reserved), 0);
     }
 }

@@ -61,6 +61,11 @@ impl MemoryBudget {
         self.limit
     }
 
+    /// Returns the bytes that stay in memory without a request.
+    pub(crate) fn kept(&self) -> u64 {
+        self.kept.load(Relaxed)
+    }
+
     /// Counts bytes that stay in memory without a request.
     pub(crate) fn keep(&self, bytes: u64) {
         self.kept.fetch_add(bytes, Relaxed);

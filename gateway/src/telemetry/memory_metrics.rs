@@ -16,6 +16,11 @@ impl Collector for MemoryBudget {
                 self.used(),
             ),
             (
+                "packhorse_memory_kept_bytes",
+                "Memory that no request holds and that is kept for bodies that workers of this host read; requests may not hold it otherwise.",
+                self.kept(),
+            ),
+            (
                 "packhorse_memory_budget_bytes",
                 "Memory that requests may hold together.",
                 self.limit(),

@@ -72,7 +72,7 @@ impl SharedMemory {
     pub(super) fn place(&self, pieces: &[Bytes]) -> Option<SharedInputs> {
         self.ranges(pieces, |piece| {
             let mut copy = self.inputs.take(piece.len())?;
-            copy.bytes_mut().copy_from_slice(piece);
+            copy.push(piece);
             Some(Bytes::from_owner(copy))
         })
     }
@@ -204,7 +204,7 @@ mod tests {
     async fn a_body_in_shared_memory_is_sent_as_it_is_and_another_is_copied_to_it() {
         let (memory, memories, view, _outputs) = connected().await;
         let mut body = memories.of(&"m:1".parse().unwrap()).take(40_000).unwrap();
-        body.bytes_mut().fill(7);
+        body.push(&vec![7; body.as_ref().len()]);
         let body = Bytes::from_owner(body);
         let elsewhere = Bytes::from(vec![9; 20_000]);
         let pieces = [
@@ -241,7 +241,11 @@ mod tests {
         assert_eq!(memory.place(&[Bytes::from(vec![1; SHARED_FROM - 1])]), None);
         assert_eq!(memory.place(&[Bytes::from(vec![1; SIZE + 1])]), None);
         let held: Vec<_> = (0..2 * MAX_RANGES)
-            .map(|_| Bytes::from_owner(memory.inputs.take(64).unwrap()))
+            .map(|_| {
+                let mut bytes = memory.inputs.take(64).unwrap();
+                bytes.push(&[1; 64]);
+                Bytes::from_owner(bytes)
+            })
             .collect();
         let scattered: Vec<Bytes> = held.iter().step_by(2).cloned().collect();
         assert_eq!(memory.place(&scattered).unwrap().ranges.len(), MAX_RANGES);

@@ -200,10 +200,9 @@ impl SharedBody {
         let missing = self.json_length - self.json.len();
         let (json, tensors) = piece.split_at(missing.min(piece.len()));
         self.json.extend_from_slice(json);
-        let end = self.filled + tensors.len();
         // HTTP ends the body at its announced length.
-        self.tensors.bytes_mut()[self.filled..end].copy_from_slice(tensors);
-        self.filled = end;
+        self.tensors.push(tensors);
+        self.filled += tensors.len();
     }
 
     fn finish(self) -> ByteRope {
