@@ -1,6 +1,8 @@
 """Triton's system shared memory extension, with the unmodified `tritonclient`."""
 
+import fcntl
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -79,6 +81,23 @@ def test_objects_of_another_user_are_refused(client, region):
     os.chown(f"/dev/shm/packhorse-test-{os.getpid()}", 65534, 65534)
     with pytest.raises(InferenceServerException, match="it belongs to another user"):
         register(client)
+
+
+def test_an_object_that_somebody_leases_is_refused_at_once(client):
+    # Without care, opening it would wait for the end of the lease, up to 45 s.
+    key = f"/packhorse-leased-{os.getpid()}"
+    path = f"/dev/shm{key}"
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel's wish that the lease ends
+    try:
+        with open(path, "x+b") as file:
+            file.truncate(64)
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            with pytest.raises(InferenceServerException, match="another process has a lease on it"):
+                client.register_system_shared_memory("leased", key, 64)
+        client.register_system_shared_memory("leased", key, 64)
+    finally:
+        os.unlink(path)
+        signal.signal(signal.SIGIO, signal.SIG_DFL)
 
 
 def test_clients_of_another_user_are_refused(client, region, served: Served):

@@ -1,6 +1,10 @@
 //! Tensors in POSIX shared memory, by Triton's extension.
 
-use std::{fs::File, os::unix::fs::FileExt as _, process};
+use std::{
+    fs::File,
+    os::unix::fs::{FileExt as _, symlink},
+    process,
+};
 
 use rustix::{
     fs::Mode,
@@ -232,4 +236,39 @@ async fn objects_that_cannot_be_used_are_refused() {
         incomplete.starts_with("missing field `byte_size`"),
         "{incomplete}"
     );
+}
+
+#[tokio::test]
+async fn nothing_but_a_regular_object_is_opened_under_an_objects_name() {
+    let gateway = InferenceGateway::with_computing_double().await;
+    let object = Object::create("behind-a-link", 64);
+    let secret = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secret.path(), [7; 64]).unwrap();
+    let folder = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+    let name = |what: &str| format!("packhorse-{}-{what}", process::id());
+    let entry = |what: &str| std::path::Path::new("/dev/shm").join(name(what));
+    let target = std::path::Path::new("/dev/shm").join(&object.key[1..]);
+    symlink(secret.path(), entry("to-a-file")).unwrap();
+    symlink(target, entry("to-an-object")).unwrap();
+    rustix::fs::mkfifoat(rustix::fs::CWD, entry("fifo"), Mode::RWXU).unwrap();
+    let folder_name = folder.path().file_name().unwrap().to_str().unwrap();
+    let refusals = [
+        (name("to-a-file"), "it is a symbolic link"),
+        (name("to-an-object"), "it is a symbolic link"),
+        (name("fifo"), "it is no shared memory object"),
+        (folder_name.to_owned(), "Is a directory (os error 21)"),
+        (
+            "..".to_owned(),
+            "expected a slash and a name without slashes, of at most 255 bytes",
+        ),
+    ];
+    for (name, problem) in refusals {
+        let region = json!({"key": format!("/{name}"), "offset": 0, "byte_size": 8});
+        let answer = register(&gateway, "r", region).await;
+        assert_refused(&answer, &format!("key {:?}: {problem}", format!("/{name}")));
+    }
+    for what in ["to-a-file", "to-an-object", "fifo"] {
+        std::fs::remove_file(entry(what)).unwrap();
+    }
+    assert_eq!(std::fs::read(secret.path()).unwrap(), [7; 64]);
 }

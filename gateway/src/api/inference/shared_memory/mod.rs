@@ -15,7 +15,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use axum::http::Extensions;
+use axum::http::{Extensions, StatusCode};
 use bytes::Bytes;
 use packhorse_protocol::{RegionRange, Regions, RegisterSystemSharedMemory, SystemSharedMemory};
 use packhorse_serving::TenantKey;
@@ -27,6 +27,7 @@ use self::{
 };
 use super::error::InferenceError;
 use crate::{
+    api::error::{INTERNAL_ERROR, off_reactor},
     memory::{MemoryExhausted, Reservation},
     serve::LocalClient,
 };
@@ -77,20 +78,29 @@ pub(super) struct TenantRegions {
 }
 
 impl TenantRegions {
-    /// Registers a region.
-    pub(super) fn register(
+    /// Registers a region, which it opens on a thread for blocking work.
+    pub(super) async fn register(
         &self,
-        name: &str,
+        name: String,
         registration: RegisterSystemSharedMemory,
-    ) -> Result<(), SharedMemoryError> {
+    ) -> Result<(), InferenceError> {
         if name.is_empty() || name.len() > NAME_BYTES {
-            return Err(SharedMemoryError::Name);
+            return Err(SharedMemoryError::Name.into());
         }
-        let region = Arc::new(Region::open(name, registration)?);
+        let opened = name.clone();
+        let open = move || Region::open(&opened, registration);
+        // A panic is logged there.
+        let region = off_reactor(open).await.map_err(|_| {
+            InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
+        })??;
+        Ok(self.insert(name, Arc::new(region))?)
+    }
+
+    fn insert(&self, name: String, region: Arc<Region>) -> Result<(), SharedMemoryError> {
         self.memory.change(|regions| {
-            let key = (self.tenant, name.to_owned());
+            let key = (self.tenant, name.clone());
             if regions.contains_key(&key) {
-                return Err(SharedMemoryError::Taken(name.to_owned()));
+                return Err(SharedMemoryError::Taken(name));
             }
             if regions.len() >= MAX_REGIONS {
                 return Err(SharedMemoryError::TooMany);

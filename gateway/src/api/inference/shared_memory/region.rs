@@ -1,7 +1,8 @@
 //! A region: a part of a POSIX shared memory object of the gateway's user.
 //!
 //! It is read and written by `pread` and `pwrite` and never mapped: its owner can make it smaller at any time, which would kill a
-//! process that has it mapped.
+//! process that has it mapped. Whoever may create objects can put anything under a name: only regular files of the folder's own file system are
+//! opened, without following a link and without waiting for anybody.
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
@@ -9,9 +10,9 @@ use bytes::Bytes;
 use packhorse_protocol::{RegisterSystemSharedMemory, SystemSharedMemory};
 use rustix::{
     buffer::spare_capacity,
-    fs::Mode,
+    fs::{Mode, OFlags, openat},
+    io::Errno,
     process::geteuid,
-    shm::{self, OFlags},
 };
 use std::os::unix::fs::MetadataExt as _;
 
@@ -19,6 +20,9 @@ use super::error::SharedMemoryError;
 
 /// The most bytes of an object's name, that of a file.
 const KEY_BYTES: usize = 255;
+
+/// The folder of the objects, as `shm_open` of the C library has it.
+const FOLDER: &str = "/dev/shm";
 
 /// A registered region.
 #[derive(Debug)]
@@ -28,10 +32,11 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// Opens a region.
+    /// Opens a region. This may wait for the file system, but for no other process.
     ///
     /// # Errors
-    /// There is no such object, it is another user's, or it ends before the region does.
+    /// There is no such object, it is no regular file of the folder's own file system, it is another user's, somebody leases it, or it ends before the
+    /// region does.
     pub(super) fn open(
         name: &str,
         registration: RegisterSystemSharedMemory,
@@ -45,19 +50,29 @@ impl Region {
             key: key.chars().take(64).collect(),
             problem,
         };
-        let is_name = key.len() <= KEY_BYTES
-            && key
-                .strip_prefix('/')
-                .is_some_and(|name| !name.is_empty() && !name.contains(['/', '\0']));
-        if !is_name {
+        let object = key.strip_prefix('/').filter(|name| {
+            key.len() <= KEY_BYTES && !name.contains(['/', '\0']) && !["", ".", ".."].contains(name)
+        });
+        let Some(object) = object else {
             return Err(refused(format!(
                 "expected a slash and a name without slashes, of at most {KEY_BYTES} bytes"
             )));
-        }
-        let descriptor = shm::open(key.as_str(), OFlags::RDWR, Mode::empty())
-            .map_err(|e| refused(io::Error::from(e).to_string()))?;
+        };
+        let failed = |e: io::Error| refused(e.to_string());
+        let folder = File::open(FOLDER).map_err(failed)?;
+        let flags =
+            OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let descriptor = openat(&folder, object, flags, Mode::empty()).map_err(|e| match e {
+            Errno::LOOP => refused("it is a symbolic link".to_owned()),
+            Errno::WOULDBLOCK => refused("another process has a lease on it".to_owned()),
+            other => failed(other.into()),
+        })?;
         let file = File::from(descriptor);
-        let metadata = file.metadata().map_err(|e| refused(e.to_string()))?;
+        let metadata = file.metadata().map_err(failed)?;
+        let folder = folder.metadata().map_err(failed)?;
+        if !metadata.is_file() || metadata.dev() != folder.dev() {
+            return Err(refused("it is no shared memory object".to_owned()));
+        }
         if metadata.uid() != geteuid().as_raw() {
             return Err(refused("it belongs to another user".to_owned()));
         }

@@ -99,7 +99,7 @@ pub(in crate::api::inference) async fn register(
         .await?;
     let registration = serde_json::from_slice::<RegisterSystemSharedMemory>(&body.to_bytes())
         .map_err(|e| InferenceError::bad_request(e.to_string()))?;
-    regions.register(&name, registration)?;
+    regions.register(name, registration).await?;
     Ok(StatusCode::OK)
 }
 
