@@ -176,14 +176,14 @@ pub struct PlanPreviewRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub discipline: Option<Discipline>,
-    /// The models that differ, and those to add; at most 1024 can be added.
+    /// The models that differ, and those to add; at most 1024.
     #[serde(default)]
     pub models: Vec<PreviewModel>,
-    /// The names of the models to leave out, in all versions.
+    /// The names of the models to leave out, in all versions; at most 1024.
     #[serde(default)]
     #[schema(value_type = Vec<String>)]
     pub remove: Vec<ModelName>,
-    /// The devices to add to those of the cluster, and to take away.
+    /// The devices to add to those of the cluster, and to take away; at most 64 entries.
     #[serde(default)]
     pub devices: Vec<PreviewDevices>,
     /// True to explain why models are not fully served and what would serve them. The explanation may take as long as planning.

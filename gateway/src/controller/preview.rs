@@ -1,9 +1,12 @@
 //! Previews: the plan that a policy would make if the cluster were different. A preview reads the state, computes beside it and
-//! changes nothing.
+//! changes nothing. The controller's task looks up what the request names, which is bounded, and copies the input of a policy once; all
+//! else happens on the preview's own thread.
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
-use packhorse_api::{PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView};
+use packhorse_api::{
+    PlacementView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanView, PreviewModel,
+};
 use packhorse_cluster::{
     ByteCount, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind, ModelId, ModelName,
     ModelSpec, ModelSpecError, ModelVersion, NodeName, NotLive, PlannedReplica, RequestsPerSecond,
@@ -25,7 +28,9 @@ use super::{
 
 /// The largest number of devices that a preview may add.
 const MAX_DEVICES: u32 = 1024;
-/// The largest number of models that a preview may add.
+/// The largest number of entries for devices in a preview.
+const MAX_DEVICE_ENTRIES: usize = 64;
+/// The largest number of models that a preview may change or add, and that it may leave out.
 const MAX_MODELS: usize = 1024;
 /// The name of the node that the added devices of a preview belong to. It is no node of the cluster.
 const PREVIEW_NODE: &str = "preview";
@@ -56,14 +61,17 @@ pub enum PreviewError {
     /// The model that a model to add is like is not planned for.
     #[error("models.profile_of: model {0} has no profile yet, or no place in plans")]
     NoProfile(ModelId),
-    /// Too many models are added.
-    #[error("models: at most {MAX_MODELS} models can be added in one preview")]
-    TooManyModels,
+    /// Too many models are changed, added or left out.
+    #[error("{0}: at most {MAX_MODELS} models are allowed in one preview")]
+    TooManyModels(&'static str),
     /// The memory of a kind of device is unknown.
     #[error(
         "devices.kind: {0} is unknown: no node has such a device, and there is no built-in data sheet"
     )]
     UnknownKind(DeviceKind),
+    /// Too many entries are for devices.
+    #[error("devices: at most {MAX_DEVICE_ENTRIES} entries are allowed in one preview")]
+    TooManyDeviceEntries,
     /// Too many devices are added.
     #[error("devices.count: at most {MAX_DEVICES} devices can be added in one preview")]
     TooManyDevices,
@@ -87,15 +95,35 @@ pub enum PreviewError {
     NoPlan(#[from] PlanningError),
 }
 
-/// The input of a preview, and the plan that it is compared with.
+/// The input of a preview, the changes of the cluster in it, and the plan that it is compared with.
 pub(super) struct PreviewInput {
     input: PlanningInput,
+    models: Vec<PreviewedModel>,
+    removed: Vec<ModelName>,
+    devices: Vec<PreviewedDevices>,
     explain: bool,
     current: Option<PlanView>,
 }
 
+/// A model as a preview has it.
+struct PreviewedModel {
+    spec: ModelSpec,
+    /// True if its rate is another one.
+    with_rate: bool,
+    /// The model whose profile a model to add has; `None` for a registered model.
+    like: Option<ModelId>,
+}
+
+/// Devices that a preview adds, or takes away if the count is negative.
+struct PreviewedDevices {
+    kind: DeviceKind,
+    count: i32,
+    /// The memory and the multiprocessors of a device to add.
+    sheet: Option<(ByteCount, Option<u32>)>,
+}
+
 impl Task {
-    /// Returns the input of a policy for the cluster with the requested changes.
+    /// Returns the input of a policy, and the requested changes, checked against the state.
     pub(super) fn preview_input(
         &self,
         request: &PlanPreviewRequest,
@@ -113,75 +141,80 @@ impl Task {
         if let Some(discipline) = request.discipline {
             input.problem.discipline = discipline.live()?;
         }
-        let to_add = request.models.iter();
-        if to_add.filter(|model| model.profile_of.is_some()).count() > MAX_MODELS {
-            return Err(PreviewError::TooManyModels);
+        if request.models.len() > MAX_MODELS {
+            return Err(PreviewError::TooManyModels("models"));
         }
-        for change in &request.models {
-            let (field, name, version) = match &change.profile_of {
-                Some(like) => ("models.profile_of", like, None),
-                None => ("models.name", &change.name, change.version),
-            };
-            let id = controller
-                .find_model(name, version)
-                .map_err(|source| PreviewError::Model { field, source })?;
-            let Some(model) = controller.model(&id) else {
-                continue;
-            };
-            let mut changed = ModelSpec::clone(&model.spec);
-            if let Some(slo_ms) = change.slo_ms {
-                changed.slo = slo_from_ms(slo_ms)?;
-            }
-            if let Some(rate) = change.rate_rps {
-                changed.rate = rate;
-            }
-            changed.validate()?;
-            if change.profile_of.is_none() {
-                change_model(&mut input, &changed, change.rate_rps.is_some());
-                continue;
-            }
-            changed.program.model = ModelId {
-                name: change.name.clone(),
-                version: change.version.unwrap_or(ModelVersion::FIRST),
-            };
-            if controller.model(&changed.program.model).is_some() {
-                return Err(PreviewError::ModelExists(changed.program.model));
-            }
-            add_model(&mut input, &changed, &id)?;
+        if request.remove.len() > MAX_MODELS {
+            return Err(PreviewError::TooManyModels("remove"));
         }
+        if request.devices.len() > MAX_DEVICE_ENTRIES {
+            return Err(PreviewError::TooManyDeviceEntries);
+        }
+        let models = request.models.iter().map(|change| self.previewed(change));
+        let models: Vec<Option<PreviewedModel>> = models.collect::<Result<_, _>>()?;
         for name in &request.remove {
-            controller
-                .find_model(name, None)
-                .map_err(|source| PreviewError::Model {
-                    field: "remove",
-                    source,
-                })?;
-            remove_model(&mut input, name);
-            input.rates.retain(|id, _| id.name != *name);
-            remove_variant(&mut input, name);
-            input.pinned.retain(|spec| spec.model.name != *name);
-            input.retained.retain(|spec| spec.model.name != *name);
+            let known = controller.find_model(name, None);
+            known.map_err(|source| PreviewError::Model {
+                field: "remove",
+                source,
+            })?;
         }
-        let mut added: u32 = 0;
-        for devices in &request.devices {
-            if devices.count < 0 {
-                remove_devices(&mut input, &devices.kind, devices.count.unsigned_abs())?;
-                continue;
-            }
-            let (memory, multiprocessors) = self.data_sheet(&devices.kind)?;
-            for _ in 0..devices.count {
-                if added >= MAX_DEVICES {
-                    return Err(PreviewError::TooManyDevices);
-                }
-                add_device(&mut input, added, &devices.kind, memory, multiprocessors);
-                added += 1;
-            }
-        }
+        let devices = request.devices.iter().map(|devices| {
+            Ok(PreviewedDevices {
+                kind: devices.kind.clone(),
+                count: devices.count,
+                // Devices that are taken away need no description.
+                sheet: match devices.count {
+                    ..0 => None,
+                    _ => Some(self.data_sheet(&devices.kind)?),
+                },
+            })
+        });
         Ok(PreviewInput {
             input,
+            models: models.into_iter().flatten().collect(),
+            removed: request.remove.clone(),
+            devices: devices.collect::<Result<_, PreviewError>>()?,
             explain: request.explain,
             current: self.plan_view(),
         })
+    }
+
+    /// Returns a model with its changes, or a model to add; `None` if there is no such model any more.
+    fn previewed(&self, change: &PreviewModel) -> Result<Option<PreviewedModel>, PreviewError> {
+        let controller = self.controller();
+        let (field, name, version) = match &change.profile_of {
+            Some(like) => ("models.profile_of", like, None),
+            None => ("models.name", &change.name, change.version),
+        };
+        let id = controller
+            .find_model(name, version)
+            .map_err(|source| PreviewError::Model { field, source })?;
+        let Some(model) = controller.model(&id) else {
+            return Ok(None);
+        };
+        let mut spec = ModelSpec::clone(&model.spec);
+        if let Some(slo_ms) = change.slo_ms {
+            spec.slo = slo_from_ms(slo_ms)?;
+        }
+        if let Some(rate) = change.rate_rps {
+            spec.rate = rate;
+        }
+        spec.validate()?;
+        if change.profile_of.is_some() {
+            spec.program.model = ModelId {
+                name: change.name.clone(),
+                version: change.version.unwrap_or(ModelVersion::FIRST),
+            };
+            if controller.model(&spec.program.model).is_some() {
+                return Err(PreviewError::ModelExists(spec.program.model));
+            }
+        }
+        Ok(Some(PreviewedModel {
+            spec,
+            with_rate: change.rate_rps.is_some(),
+            like: change.profile_of.is_some().then_some(id),
+        }))
     }
 
     /// Returns the memory and the multiprocessors of a kind of device: those of a device in the cluster, else of the data sheet.
@@ -219,8 +252,8 @@ fn remove_variant(input: &mut PlanningInput, name: &ModelName) {
     input.families.retain(|family| !family.variants.is_empty());
 }
 
-/// Changes the SLO of a model, and its rate if `with_rate`.
-fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) {
+/// Changes the SLO of a model, and its rate if `with_rate`. Returns true if that is the rate of a family, which the variants share.
+fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) -> bool {
     let id = &spec.program.model;
     let before = input.rates.get(id).copied();
     let mut families = input.families.iter_mut();
@@ -229,26 +262,26 @@ fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) {
         shares.any(|(of, _)| of == id)
     });
     let is_variant = family.is_some();
+    let changes_family = is_variant && with_rate;
     if let (Some(family), true) = (family, with_rate) {
         // The rate of a variant is a part of its family's, which becomes this one.
         family.rate = spec.rate;
-        *input = input.at(VariantMix::ACCURATE);
     }
     let with_rate = with_rate && !is_variant;
     if with_rate {
         input.rates.insert(id.clone(), spec.rate);
     }
     let mut models = input.problem.models.iter_mut();
-    let Some(model) = models.find(|model| model.id == *id) else {
-        return;
-    };
-    model.slo = spec.slo;
-    if with_rate {
-        // The part of the rate that pinned replicas serve stays theirs.
-        let pinned = before.map_or(0.0, |before| before.get() - model.rate.get());
-        let rate = (spec.rate.get() - pinned).max(0.0);
-        model.rate = RequestsPerSecond::new(rate).unwrap_or(spec.rate);
+    if let Some(model) = models.find(|model| model.id == *id) {
+        model.slo = spec.slo;
+        if with_rate {
+            // The part of the rate that pinned replicas serve stays theirs.
+            let pinned = before.map_or(0.0, |before| before.get() - model.rate.get());
+            let rate = (spec.rate.get() - pinned).max(0.0);
+            model.rate = RequestsPerSecond::new(rate).unwrap_or(spec.rate);
+        }
     }
+    changes_family
 }
 
 /// Adds a model with the profiles of another.
@@ -383,6 +416,48 @@ fn bound(input: &PlanningInput) -> f64 {
 }
 
 impl PreviewInput {
+    /// Makes the changes in the input.
+    fn apply(&mut self) -> Result<(), PreviewError> {
+        let input = &mut self.input;
+        let mut families_change = false;
+        for PreviewedModel {
+            spec,
+            with_rate,
+            like,
+        } in &self.models
+        {
+            match like {
+                Some(like) => add_model(input, spec, like)?,
+                None => families_change |= change_model(input, spec, *with_rate),
+            }
+        }
+        if families_change {
+            *input = input.at(VariantMix::ACCURATE);
+        }
+        for name in &self.removed {
+            remove_model(input, name);
+            input.rates.retain(|id, _| id.name != *name);
+            remove_variant(input, name);
+            input.pinned.retain(|spec| spec.model.name != *name);
+            input.retained.retain(|spec| spec.model.name != *name);
+        }
+        let mut added: u32 = 0;
+        for PreviewedDevices { kind, count, sheet } in &self.devices {
+            let Some((memory, multiprocessors)) = *sheet else {
+                remove_devices(input, kind, count.unsigned_abs())?;
+                continue;
+            };
+            for _ in 0..*count {
+                if added >= MAX_DEVICES {
+                    return Err(PreviewError::TooManyDevices);
+                }
+                add_device(input, added, kind, memory, multiprocessors);
+                added += 1;
+            }
+        }
+        Ok(())
+    }
+
     /// Plans on a thread of its own.
     pub(super) async fn run(
         self,
@@ -397,11 +472,13 @@ impl PreviewInput {
         })
     }
 
-    fn plan(self, budget: Duration) -> Result<PlanPreview, PreviewError> {
+    fn plan(mut self, budget: Duration) -> Result<PlanPreview, PreviewError> {
+        self.apply()?;
         let Self {
             input,
             explain,
             current,
+            ..
         } = self;
         let solution = solve(&input, budget);
         let input = match &solution {

@@ -77,8 +77,9 @@ impl From<PreviewError> for ApiError {
             | PreviewError::Invalid(_)
             | PreviewError::ModelExists(_)
             | PreviewError::NoProfile(_)
-            | PreviewError::TooManyModels
+            | PreviewError::TooManyModels(_)
             | PreviewError::UnknownKind(_)
+            | PreviewError::TooManyDeviceEntries
             | PreviewError::TooManyDevices
             | PreviewError::TooFewDevices { .. } => Self::bad_request(error.to_string()),
             PreviewError::Busy(busy) => busy.into(),

@@ -437,3 +437,28 @@ async fn duty_cycles_of_a_plan_are_shown_also_where_nothing_else_of_it_is_new() 
     let cycle = after["replicas"][0]["duty_cycle_ms"].as_f64().unwrap();
     assert!(cycle > 0.0 && cycle <= 200.0, "{cycle}");
 }
+
+#[tokio::test]
+async fn a_preview_has_few_changes_whatever_they_are() {
+    let gateway = Gateway::start().await;
+    gateway.register("m").await;
+    let changes = |count: usize| vec![json!({"name": "m", "rate_rps": 1}); count];
+    let preview = async |body: Value| gateway.post("/v1/plans/preview", &body).await;
+    preview(json!({"models": changes(1024)})).await.ok(200);
+    for (body, message) in [
+        (
+            json!({"models": changes(1025)}),
+            "models: at most 1024 models are allowed in one preview",
+        ),
+        (
+            json!({"remove": vec!["m"; 1025]}),
+            "remove: at most 1024 models are allowed in one preview",
+        ),
+        (
+            json!({"devices": vec![json!({"kind": "T4", "count": 1}); 65]}),
+            "devices: at most 64 entries are allowed in one preview",
+        ),
+    ] {
+        assert_eq!(preview(body).await.error(400), message);
+    }
+}
