@@ -64,14 +64,18 @@ fn socket_owner(local: SocketAddr, remote: SocketAddr) -> io::Result<Option<u32>
     Ok(owner_in(&table, mapped(local), mapped(remote)))
 }
 
-/// Returns the owner of a socket in such a table.
+/// The state of a connection whose ends both exist, in such a table. Linux before 6.17 names root as the owner of others.
+const ESTABLISHED: &str = "01";
+
+/// Returns the owner of an established socket in such a table.
 fn owner_in(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<u32> {
     let (local, remote) = (table_form(local), table_form(remote));
     table.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1);
         let is_it = fields.next()? == local && fields.next()? == remote;
-        // State, queues, timer and retransmissions lie between the addresses and the owner.
-        is_it.then(|| fields.nth(4)?.parse().ok())?
+        let is_it = is_it && fields.next()? == ESTABLISHED;
+        // Queues, timer and retransmissions lie between the state and the owner.
+        is_it.then(|| fields.nth(3)?.parse().ok())?
     })
 }
 
@@ -141,5 +145,21 @@ mod tests {
             assert_eq!(owner("127.0.0.1:8080", "127.0.0.1:50000"), Some(1000));
         }
         assert_eq!(owner("127.0.0.1:50000", "127.0.0.1:8080"), None);
+    }
+
+    #[test]
+    fn a_socket_that_is_being_closed_has_no_owner_whatever_the_table_says() {
+        for state in ["02", "04", "05", "06", "07", "08"] {
+            let table = format!(
+                "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n   \
+                 0: {} {} {state} 00000000:00000000 00:00000000 00000000     0        0 0 1\n",
+                table_form("127.0.0.1:8080".parse().unwrap()),
+                table_form("127.0.0.1:50000".parse().unwrap()),
+            );
+            let [local, remote] = ["127.0.0.1:8080", "127.0.0.1:50000"].map(|a| a.parse().unwrap());
+            assert_eq!(owner_in(&table, local, remote), None, "{state}");
+            let open = table.replace(&format!(" {state} "), " 01 ");
+            assert_eq!(owner_in(&open, local, remote), Some(0));
+        }
     }
 }

@@ -7,6 +7,7 @@ use prost::Message as _;
 use reqwest::{
     Client, Url,
     header::{CONTENT_TYPE, HeaderValue},
+    redirect::Policy,
 };
 use tokio::{
     sync::{mpsc, oneshot},
@@ -105,6 +106,18 @@ impl TraceQueue {
     }
 }
 
+/// Returns a client for receivers of this scheme. It goes where the operator says, and nowhere that a receiver says.
+fn client(authorities: &Authorities, scheme: &str) -> Result<Client, AuthoritiesError> {
+    let client = Client::builder()
+        .tls_backend_preconfigured(authorities.client_config(scheme)?)
+        .no_proxy()
+        .redirect(Policy::none())
+        .timeout(ANSWER_TIME)
+        .user_agent(concat!("packhorse-gateway/", env!("CARGO_PKG_VERSION")))
+        .build();
+    Ok(client.expect("a client with its TLS depends on nothing that can fail"))
+}
+
 impl TraceExporter {
     /// Starts to export the traces of a queue.
     ///
@@ -112,13 +125,7 @@ impl TraceExporter {
     /// If the receiver is asked over TLS, and the file with its authorities cannot be used, or there is none and the machine trusts none.
     pub fn start(queue: TraceQueue, telemetry: Telemetry) -> Result<Self, AuthoritiesError> {
         let scheme = queue.settings.endpoint.0.scheme();
-        let client = Client::builder()
-            .tls_backend_preconfigured(queue.settings.authorities.client_config(scheme)?)
-            .no_proxy()
-            .timeout(ANSWER_TIME)
-            .user_agent(concat!("packhorse-gateway/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .expect("a client with its TLS depends on nothing that can fail");
+        let client = client(&queue.settings.authorities, scheme)?;
         let TraceQueue {
             settings,
             tracer,
@@ -275,7 +282,26 @@ impl ExportTask {
 
 #[cfg(test)]
 mod tests {
+    use axum::{Router, response::Redirect, routing::post};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_receiver_sends_traces_nowhere_else() {
+        let elsewhere = Router::new()
+            .route(
+                "/v1/traces",
+                post(async || Redirect::temporary("/elsewhere")),
+            )
+            .route("/elsewhere", post(async || "taken"));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1/traces", listener.local_addr().unwrap());
+        let server = tokio::spawn(async move { axum::serve(listener, elsewhere).await });
+        let client = client(&Authorities::Machine, "http").unwrap();
+        let answer = client.post(url).body("spans").send().await.unwrap();
+        assert_eq!(answer.status(), 307);
+        server.abort();
+    }
 
     #[test]
     fn the_path_is_added_to_an_endpoint() {
