@@ -21,9 +21,10 @@ class Authority:
         self.made = 0
         assert command("certs", "init", str(folder)).returncode == 0
 
-    def issue(self, name: str, *ips: str) -> tuple[Path, Path]:
+    def issue(self, name: str, *ips: str, gateway: bool = False) -> tuple[Path, Path]:
         """A new certificate and its key."""
         flags = [flag for ip in ips for flag in ("--ip", ip)]
+        flags += ["--gateway"] if gateway else []
         issued = command("certs", "issue", str(self.folder), name, *flags)
         assert issued.returncode == 0, issued.stderr
         return self.folder / f"{name}.pem", self.folder / f"{name}.key"

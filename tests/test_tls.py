@@ -63,7 +63,7 @@ def serial(cluster: Cluster, authority: Authority) -> str:
 
 
 def is_live(connection: ssl.SSLSocket) -> bool:
-    connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+    connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
     return connection.recv(4096).startswith(b"HTTP/1.1 200")
 
 
@@ -226,7 +226,7 @@ def link(new_cluster: MakeCluster, authority: Authority, namespace: Namespace, t
 
 
 def test_batches_to_another_machine_are_within_tls(link: Link):
-    gateway, worker = link.authority.issue("gateway"), link.authority.issue("node1", link.namespace.address)
+    gateway, worker = link.authority.issue("gateway", gateway=True), link.authority.issue("node1", link.namespace.address)
     for mode in ("server", "mutual"):
         cluster = link.start(link.flags(mode, gateway), link.flags(mode, worker))
         cluster.admin.wait_for_state("m", "ready")
@@ -253,10 +253,10 @@ def test_batches_to_another_machine_are_within_tls(link: Link):
 
 
 def test_sides_that_do_not_agree_on_tls_say_so(link: Link, tmp_path: Path):
-    gateway, worker = link.authority.issue("gateway"), link.authority.issue("node1", link.namespace.address)
+    gateway, worker = link.authority.issue("gateway", gateway=True), link.authority.issue("node1", link.namespace.address)
     elsewhere = link.authority.issue("node2", "192.0.2.1")
     stranger = Authority(tmp_path / "stranger")
-    strange = stranger.issue("gateway")
+    strange = stranger.issue("gateway", gateway=True)
     for of_gateway, of_agent, said in [
         (link.flags("server", gateway), [], "the worker does not speak TLS"),
         ([], link.flags("server", worker), "over TLS only"),
@@ -264,6 +264,8 @@ def test_sides_that_do_not_agree_on_tls_say_so(link: Link, tmp_path: Path):
         (link.flags("server", gateway, stranger.ca), link.flags("server", worker), f"not signed by an authority in {stranger.ca}"),
         (link.flags("server", gateway), link.flags("server", elsewhere), "its certificate is for"),
         (link.flags("mutual", strange), link.flags("mutual", worker), "refuses the gateway's certificate"),
+        # A worker's certificate lets nobody send batches to others.
+        (link.flags("mutual", elsewhere), link.flags("mutual", worker), "refuses the gateway's certificate"),
     ]:
         cluster = link.start(of_gateway, of_agent)
         view = lambda: str(cluster.admin.get("/v1/models/m")) + str(cluster.admin.get("/v1/findings")) + cluster.gateway.said()

@@ -31,7 +31,7 @@ const CERTIFICATE_MODE: u32 = 0o644;
 #[command(after_help = "\
 Examples:
   packhorse certs init /etc/packhorse/certs
-  packhorse certs issue /etc/packhorse/certs gateway.example.com --ip 10.0.0.1
+  packhorse certs issue /etc/packhorse/certs gateway.example.com --ip 10.0.0.1 --gateway
   packhorse certs issue /etc/packhorse/certs rack1 --ip 10.0.0.2")]
 pub(crate) enum CertsCommand {
     /// Make a private authority: DIR/ca.pem, which clients trust, and DIR/ca.key, which signs
@@ -63,6 +63,9 @@ pub(crate) struct IssueArgs {
     /// IP address of the machine, for those that connect to it by address, as gateways to workers; may be given more than once
     #[arg(long = "ip", value_name = "ADDRESS")]
     ips: Vec<IpAddr>,
+    /// Make it for a gateway, which also connects to workers with it (--link-tls mutual): no other certificate lets a machine do that
+    #[arg(long)]
+    gateway: bool,
     /// Days for which the certificate is valid, at most until the authority's end
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
     days: u16,
@@ -108,10 +111,12 @@ impl IssueArgs {
         params.subject_alt_names.extend(addresses);
         params.use_authority_key_identifier_extension = true;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        if self.gateway {
+            // Workers take batches from whoever has this usage.
+            let usages = &mut params.extended_key_usages;
+            usages.push(ExtendedKeyUsagePurpose::ClientAuth);
+        }
         let key = KeyPair::generate()?;
         let certificate = params.signed_by(&key, &issuer)?;
         write_pair(context, &self.dir, &self.name, &certificate, &key)

@@ -102,3 +102,20 @@ async fn names_that_are_no_hosts_and_folders_without_authority_are_refused() {
         "{refused:?}"
     );
 }
+
+#[tokio::test]
+async fn only_a_gateways_certificate_connects_to_workers() {
+    let gateway = Gateway::start().await;
+    gateway.run_bare(&["certs", "init", "."]).text();
+    for (flags, connects) in [(&[][..], false), (&["--gateway"], true)] {
+        let name = if connects { "gw" } else { "rack1" };
+        let issue = ["certs", "issue", ".", name];
+        gateway.run_bare(&[&issue[..], flags].concat()).text();
+        let pem = fs::read(gateway.path(&format!("{name}.pem"))).unwrap();
+        let (_, block) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
+        let certificate = block.parse_x509().unwrap();
+        let usage = certificate.extended_key_usage().unwrap().unwrap().value;
+        assert!(usage.server_auth);
+        assert_eq!(usage.client_auth, connects, "{name}");
+    }
+}
