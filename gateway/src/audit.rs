@@ -23,7 +23,7 @@ pub struct Act {
 
 impl Act {
     /// Returns an act about a subject that changes nothing else than what its name says.
-    pub(crate) fn new(actor: AuditActor, action: &'static str, subject: &dyn ToString) -> Self {
+    pub fn new(actor: AuditActor, action: &'static str, subject: &dyn ToString) -> Self {
         Self {
             actor,
             action,

@@ -3,7 +3,7 @@
 
 pub mod api;
 pub mod app;
-mod audit;
+pub mod audit;
 mod clock;
 pub mod config;
 pub mod controller;

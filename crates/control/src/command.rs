@@ -90,6 +90,11 @@ pub enum WriteError {
     /// The disk is full.
     #[error("no space is left on the disk of the database")]
     DiskFull,
+    /// The files of the database cannot be read or written now. The driver has logged the cause.
+    #[error(
+        "the database cannot be written now; look whether the change is there before you retry (the cause is in the gateway's log)"
+    )]
+    Unavailable,
     /// The database failed otherwise. The driver has logged the cause.
     #[error("the database failed")]
     Failed,

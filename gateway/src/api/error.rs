@@ -56,15 +56,26 @@ impl ApiError {
 
     /// Creates the error of an internal failure. The failure is logged here, and only here.
     pub fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
-        let causes: Vec<String> = std::iter::successors(Some(error), |e| e.source())
-            .map(ToString::to_string)
-            .collect();
-        tracing::error!(
-            error = causes.join(": "),
-            "a request failed inside the gateway"
-        );
+        log(error);
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR)
     }
+
+    /// Creates the error of something that the gateway cannot do at present. The causes are logged here, and only here.
+    pub fn unavailable(error: &(dyn std::error::Error + 'static)) -> Self {
+        log(error);
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    }
+}
+
+/// Logs an error with its causes.
+fn log(error: &(dyn std::error::Error + 'static)) {
+    let causes: Vec<String> = std::iter::successors(Some(error), |e| e.source())
+        .map(ToString::to_string)
+        .collect();
+    tracing::error!(
+        error = causes.join(": "),
+        "a request failed inside the gateway"
+    );
 }
 
 impl IntoResponse for ApiError {

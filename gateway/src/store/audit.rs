@@ -1,9 +1,9 @@
 //! The audit log: what admins did, written in the transactions of their acts.
 
 use packhorse_api::{AuditActor, AuditEntry};
-use sqlx::{Any, Row as _, Transaction, any::AnyRow};
+use sqlx::{Row as _, any::AnyRow};
 
-use super::{Store, StoreError, json, unix_ms, unsigned};
+use super::{Store, StoreError, json, transaction::Transaction, unix_ms, unsigned};
 use crate::audit::Act;
 
 /// The number of entries that are kept.
@@ -21,8 +21,8 @@ impl Store {
     }
 
     /// Begins a transaction, and records the act in it that this handle is for.
-    pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>, sqlx::Error> {
-        let mut transaction = self.pool.begin().await?;
+    pub(super) async fn begin(&self) -> Result<Transaction, sqlx::Error> {
+        let mut transaction = Transaction::begin(&self.pool).await?;
         if let Some(act) = &self.act {
             record(&mut transaction, act).await?;
         }
@@ -51,7 +51,7 @@ impl Store {
     }
 }
 
-async fn record(transaction: &mut Transaction<'static, Any>, act: &Act) -> Result<(), sqlx::Error> {
+async fn record(transaction: &mut Transaction, act: &Act) -> Result<(), sqlx::Error> {
     let Act {
         actor,
         action,

@@ -28,13 +28,17 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn begin_epoch(&self) -> Result<u64, StoreError> {
+        // A statement that returns rows has returned the first one before it is durable.
+        let mut transaction = self.begin().await?;
         let row = sqlx::query(
             "INSERT INTO epochs (epoch, started_ms) SELECT COALESCE(MAX(epoch), 0) + 1, $1 FROM epochs RETURNING epoch",
         )
         .bind(unix_ms())
-        .fetch_one(&self.pool)
+        .fetch_one(&mut *transaction)
         .await?;
-        unsigned(&row, "epochs", "epoch")
+        let epoch = unsigned(&row, "epochs", "epoch")?;
+        transaction.commit().await?;
+        Ok(epoch)
     }
 
     /// Begins the epoch with this number, durably. Agents have seen those below it from a gateway whose store had more in it.

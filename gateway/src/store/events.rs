@@ -3,7 +3,7 @@
 use packhorse_api::events::EventKind;
 use sqlx::{AssertSqlSafe, Row as _, any::AnyRow};
 
-use super::{Store, StoreError, parsed, unsigned};
+use super::{Store, StoreError, parsed, transaction::Transaction, unsigned};
 
 /// The number of events that one statement inserts. Databases limit the parameters of a statement; SQLite's limit is 32,766.
 const INSERTED_AT_ONCE: usize = 64;
@@ -29,7 +29,7 @@ impl Store {
         events: &[StoredEvent],
         oldest_kept: u64,
     ) -> Result<(), StoreError> {
-        let mut transaction = self.pool.begin().await?;
+        let mut transaction = Transaction::begin(&self.pool).await?;
         for chunk in events.chunks(INSERTED_AT_ONCE) {
             let rows: Vec<String> = (0..chunk.len())
                 .map(|row| format!("(${}, ${}, ${})", 3 * row + 1, 3 * row + 2, 3 * row + 3))

@@ -20,6 +20,7 @@ mod plans;
 mod profiles;
 mod settings;
 mod splits;
+mod transaction;
 
 use std::{
     path::{Path, PathBuf},
@@ -32,6 +33,7 @@ use sqlx::{
     AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executor as _, Row as _,
     any::{AnyConnectOptions, AnyPoolOptions, AnyRow},
 };
+use tokio::sync::Mutex;
 
 use crate::audit::Act;
 
@@ -45,6 +47,7 @@ pub use plans::{PlanSummaryRecord, PlanTotals};
 #[derive(Clone, Debug)]
 pub struct Store {
     pool: AnyPool,
+    keeper: Keeper,
     /// The act that the writes of this handle are; `None` for those of the gateway itself.
     act: Option<Arc<Act>>,
 }
@@ -75,7 +78,12 @@ pub enum StoreError {
     /// The disk is full.
     #[error("no space is left on the disk of the database")]
     DiskFull(#[source] sqlx::Error),
-    /// The engine failed for another reason: busy, damaged, connection lost.
+    /// The files cannot be read or written now, memory is short, or another process has the database.
+    #[error(
+        "the database cannot be read or written now; look before you retry a change (the cause is in the gateway's log)"
+    )]
+    Unavailable(#[source] sqlx::Error),
+    /// The engine failed for another reason, for example a row that it cannot convert.
     #[error("the database failed")]
     Database(#[source] sqlx::Error),
     /// A row contains a value that this version never writes.
@@ -93,14 +101,45 @@ pub enum StoreError {
 
 impl From<sqlx::Error> for StoreError {
     fn from(error: sqlx::Error) -> Self {
-        // SQLite's SQLITE_FULL and PostgreSQL's disk_full.
-        const DISK_FULL: [&str; 2] = ["13", "53100"];
+        use sqlx::Error::{Io, PoolClosed, PoolTimedOut, WorkerCrashed};
+
         let code = error
             .as_database_error()
             .and_then(sqlx::error::DatabaseError::code);
-        match code {
-            Some(code) if DISK_FULL.contains(&&*code) => Self::DiskFull(error),
+        match (code.as_deref().map(ResultCode::from_text), &error) {
+            (Some(ResultCode::DiskFull), _) => Self::DiskFull(error),
+            (Some(ResultCode::Unavailable), _)
+            | (None, Io(_) | PoolTimedOut | PoolClosed | WorkerCrashed) => Self::Unavailable(error),
             _ => Self::Database(error),
+        }
+    }
+}
+
+/// A result code of the database engine, as far as it matters to whoever asked.
+enum ResultCode {
+    /// There is no room: for rows, or for the index of the write-ahead log.
+    DiskFull,
+    /// It is the machine that fails, not the statement.
+    Unavailable,
+    /// Any other.
+    Other,
+}
+
+impl ResultCode {
+    /// Reads an extended result code of SQLite, whose lowest byte is the primary one, or an SQLSTATE of `PostgreSQL`.
+    fn from_text(code: &str) -> Self {
+        const SQLITE_FULL: u32 = 13;
+        const SQLITE_IOERR_SHMSIZE: u32 = 10 | 19 << 8;
+        // SQLITE_BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, CORRUPT, CANTOPEN, PROTOCOL, NOTADB.
+        const UNAVAILABLE: [u32; 10] = [5, 6, 7, 8, 9, 10, 11, 14, 15, 26];
+
+        if code == "53100" {
+            return Self::DiskFull;
+        }
+        match code.parse::<u32>() {
+            Ok(SQLITE_FULL | SQLITE_IOERR_SHMSIZE) => Self::DiskFull,
+            Ok(code) if UNAVAILABLE.contains(&(code & 0xff)) => Self::Unavailable,
+            _ => Self::Other,
         }
     }
 }
@@ -132,14 +171,11 @@ impl Store {
         };
         let options = AnyConnectOptions::from_str(&format!("sqlite://{}?mode=rwc", url_path(file)))
             .map_err(connect)?;
-        // A single connection first, for its error: a pool would retry until its timeout, and report only that.
-        let mut first = options.connect().await.map_err(connect)?;
-        prepare(&mut first).await.map_err(connect)?;
-        first.close().await.map_err(connect)?;
+        // It is the first, also for its error: a pool would retry until its timeout, and report only that.
+        let keeper = Keeper::open(&options).await.map_err(connect)?;
         let pool = AnyPoolOptions::new()
             .max_connections(4)
             .acquire_timeout(Duration::from_secs(10))
-            .after_connect(|connection, _| Box::pin(prepare(connection)))
             .connect_with(options)
             .await
             .map_err(connect)?;
@@ -147,7 +183,11 @@ impl Store {
             .run(&pool)
             .await
             .map_err(OpenStoreError::Migrate)?;
-        let store = Self { pool, act: None };
+        let store = Self {
+            pool,
+            keeper,
+            act: None,
+        };
         store
             .summarize_plans()
             .await
@@ -158,16 +198,33 @@ impl Store {
     /// Closes all connections.
     pub async fn close(&self) {
         self.pool.close().await;
+        self.keeper.close().await;
     }
 }
 
-/// Sets the options of a new connection.
-async fn prepare(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
-    connection.execute("PRAGMA busy_timeout = 5000").await?;
-    connection.execute("PRAGMA journal_mode = WAL").await?;
-    connection.execute("PRAGMA synchronous = FULL").await?;
-    connection.execute("PRAGMA foreign_keys = ON").await?;
-    Ok(())
+/// A connection that is open as long as the store, and writes nothing.
+///
+/// The last connection that closes takes the index of the write-ahead log along, and the next one makes it anew from the
+/// log. What the disk failed to make durable in a `COMMIT` is not in the index, but it may be in the log: without this connection, a
+/// change that was refused could appear as soon as the connection that wrote it is closed. With it, the next change overwrites it.
+#[derive(Clone, Debug)]
+struct Keeper(Arc<Mutex<Option<AnyConnection>>>);
+
+impl Keeper {
+    async fn open(options: &AnyConnectOptions) -> Result<Self, sqlx::Error> {
+        let mut connection = options.connect().await?;
+        // The file keeps it. All else is the default of every connection: `synchronous=FULL`, foreign keys, and five seconds of patience
+        // with other writers. Nothing more is asked of a new one, since a pool would repeat what fails until its timeout.
+        connection.execute("PRAGMA journal_mode = WAL").await?;
+        Ok(Self(Arc::new(Mutex::new(Some(connection)))))
+    }
+
+    async fn close(&self) {
+        if let Some(connection) = self.0.lock().await.take() {
+            // What it leaves undone is done at the next start.
+            let _ = connection.close().await;
+        }
+    }
 }
 
 /// Returns the current time, in milliseconds since 1970.
@@ -232,4 +289,33 @@ fn json<T: serde::de::DeserializeOwned>(
 /// Converts a value into JSON.
 fn to_json(value: &impl serde::Serialize) -> String {
     serde_json::to_string(value).expect("our own messages are JSON")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn every_connection_is_durable_and_checks_references() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&folder.path().join("packhorse.db"))
+            .await
+            .unwrap();
+        let mut connections = Vec::new();
+        for _ in 0..4 {
+            let mut connection = store.pool.acquire().await.unwrap();
+            for (pragma, expected) in [
+                ("synchronous", 2),
+                ("foreign_keys", 1),
+                ("busy_timeout", 5000),
+            ] {
+                let query = sqlx::query(sqlx::AssertSqlSafe(format!("PRAGMA {pragma}")));
+                let row = query.fetch_one(&mut *connection).await.unwrap();
+                assert_eq!(row.get::<i64, _>(0), expected, "{pragma}");
+            }
+            let row = sqlx::query("PRAGMA journal_mode").fetch_one(&mut *connection);
+            assert_eq!(row.await.unwrap().get::<String, _>(0), "wal");
+            connections.push(connection);
+        }
+    }
 }

@@ -13,7 +13,7 @@ use packhorse_control::record::{Forecast, PlanOutcome, PlanRecord};
 use serde::{Deserialize, Serialize};
 use sqlx::{Row as _, any::AnyRow};
 
-use super::{Store, StoreError, json, to_json, unsigned};
+use super::{Store, StoreError, json, to_json, transaction::Transaction, unsigned};
 
 /// A replica of an adopted plan, as it is stored.
 #[derive(Serialize, Deserialize)]
@@ -147,7 +147,7 @@ impl Store {
         outcome: Option<&PlanOutcome>,
     ) -> Result<(), StoreError> {
         let generation = i64::try_from(plan.generation.0).unwrap_or(i64::MAX);
-        let mut transaction = self.pool.begin().await?;
+        let mut transaction = Transaction::begin(&self.pool).await?;
         sqlx::query(
             "INSERT INTO plans (generation, policy, reason, solve_ms, created_ms, replicas, models, summary) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",

@@ -29,6 +29,7 @@ impl From<StoreError> for ApiError {
             StoreError::DiskFull(_) => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
             }
+            StoreError::Unavailable(_) => Self::unavailable(&error),
             StoreError::Database(_) | StoreError::Unreadable { .. } => Self::internal(&error),
         }
     }
@@ -55,7 +56,9 @@ impl From<CommandError> for ApiError {
             CommandError::TooManyModels
             | CommandError::TooManyNodes
             | CommandError::NotStored(WriteError::DiskFull) => StatusCode::INSUFFICIENT_STORAGE,
-            CommandError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            CommandError::Busy | CommandError::NotStored(WriteError::Unavailable) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             CommandError::NotStored(_) => return Self::internal(&error),
         };
         Self::new(status, error.to_string())
@@ -236,6 +239,60 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_is_told_from_one_that_fails_and_from_a_fault_of_ours() {
+        const FULL: &str = "no space is left on the disk of the database";
+        const FAILS: &str = "the database cannot be read or written now; look before you retry a change (the cause is in the gateway's log)";
+        check(StoreError::from(EngineError::of("13")), 507, FULL);
+        // SQLITE_IOERR_SHMSIZE: there is no room for the index of the write-ahead log.
+        check(StoreError::from(EngineError::of("4874")), 507, FULL);
+        // SQLITE_IOERR_FSYNC, SQLITE_BUSY_SNAPSHOT, SQLITE_NOMEM, SQLITE_CORRUPT.
+        for code in ["1034", "517", "7", "11"] {
+            check(StoreError::from(EngineError::of(code)), 503, FAILS);
+        }
+        check(StoreError::from(sqlx::Error::PoolTimedOut), 503, FAILS);
+        // SQLITE_ERROR.
+        let ours = StoreError::from(EngineError::of("1"));
+        check(ours, 500, crate::api::error::INTERNAL_ERROR);
+    }
+
+    /// An error of the database engine with a result code.
+    #[derive(Debug, thiserror::Error)]
+    #[error("code {0}")]
+    struct EngineError(&'static str);
+
+    impl EngineError {
+        fn of(code: &'static str) -> sqlx::Error {
+            sqlx::Error::Database(Box::new(Self(code)))
+        }
+    }
+
+    impl sqlx::error::DatabaseError for EngineError {
+        fn message(&self) -> &str {
+            self.0
+        }
+
+        fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+            Some(self.0.into())
+        }
+
+        fn as_error(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn as_error_mut(&mut self) -> &mut (dyn std::error::Error + Send + Sync + 'static) {
+            self
+        }
+
+        fn into_error(self: Box<Self>) -> Box<dyn std::error::Error + Send + Sync + 'static> {
+            self
+        }
+
+        fn kind(&self) -> sqlx::error::ErrorKind {
+            sqlx::error::ErrorKind::Other
+        }
+    }
+
+    #[test]
     fn errors_of_nodes_have_their_status_and_sentence() {
         let node = || "n".parse().unwrap();
         check(
@@ -342,6 +399,11 @@ mod tests {
             CommandError::NotStored(WriteError::DiskFull),
             507,
             "no space is left on the disk of the database",
+        );
+        check(
+            CommandError::NotStored(WriteError::Unavailable),
+            503,
+            "the database cannot be written now; look whether the change is there before you retry (the cause is in the gateway's log)",
         );
         check(
             CommandError::Busy,
