@@ -29,6 +29,7 @@ use crate::{
     serve::{self, Certificate, ConnectionLimits, Server},
     state_dir::{GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
+    tasks::Tasks,
     telemetry::{TelemetryConfig, TraceExporter, TraceQueue},
     wake_latency::WakeLatency,
 };
@@ -58,8 +59,8 @@ pub struct App {
     findings: Findings,
     store: Store,
     keys: Keyring,
-    sweeper: JoinHandle<()>,
-    certificate_watch: Option<JoinHandle<()>>,
+    tasks: Tasks,
+    endless: Vec<JoinHandle<()>>,
     exporter: Option<TraceExporter>,
     lame_duck: Duration,
     grace: Duration,
@@ -140,9 +141,10 @@ impl App {
         let link_tls = link_tls(&settings)?;
         let wake_latency = settings.wake_latency.map(WakeLatency::open);
         let wake_latency = wake_latency.transpose().map_err(StartError::WakeLatency)?;
+        let tasks = Tasks::default();
         let store = Store::open(&state.database()).await?;
         let node_tokens = store.node_tokens().await?;
-        let keys = Keyring::open(store.clone()).await?;
+        let keys = Keyring::open(store.clone(), &tasks).await?;
         let credentials = Credentials::new(
             &admin_token,
             &agent_token,
@@ -159,15 +161,16 @@ impl App {
         .await
         .map_err(StartError::Artifacts)?;
         artifacts.delete_orphans().await?;
-        let sweeper = tokio::spawn(sweep(artifacts.clone(), settings.artifact_retention));
+        let sweep = sweep(artifacts.clone(), settings.artifact_retention);
+        let mut endless = vec![tasks.spawn("sweeper of model files", sweep)];
         let (data_plane, links, exporter) =
-            start_data_plane(&settings, link_secret, link_tls, &keys)?;
+            start_data_plane(&settings, link_secret, link_tls, &keys, &tasks)?;
         let config = ControllerConfig {
             policy,
             ..controller_config(&settings)
         };
-        let events = EventLog::open(store.clone()).await?;
-        events.report_goodput(data_plane.clone());
+        let events = EventLog::open(store.clone(), &tasks).await?;
+        events.report_goodput(data_plane.clone(), &tasks);
         let findings = Findings::new(events.clone());
         let controller = Controller::start(
             config,
@@ -176,6 +179,7 @@ impl App {
             links,
             events.clone(),
             findings.clone(),
+            &tasks,
         )
         .await?;
 
@@ -201,8 +205,9 @@ impl App {
             document,
         );
         data_plane.telemetry().set_certificates(tls.certificates());
-        let certificate_watch = tls.watch()?;
-        let (inference, admin) = listen(&settings, inference_routes, admin_routes, tls).await?;
+        endless.extend(tls.watch(&tasks)?);
+        let routes = (inference_routes, admin_routes);
+        let (inference, admin) = listen(&settings, routes, tls, &tasks).await?;
         state.write_endpoints(inference.address(), admin.address())?;
         tracing::info!(inference = %inference.address(), admin = %admin.address(), "the gateway is up");
         Ok(Self {
@@ -214,8 +219,8 @@ impl App {
             findings,
             store,
             keys,
-            sweeper,
-            certificate_watch,
+            tasks,
+            endless,
             exporter,
             lame_duck: settings.lame_duck,
             grace: settings.shutdown_grace,
@@ -243,18 +248,16 @@ impl App {
         &self.findings
     }
 
-    /// Waits until the data plane or the control plane has ended, which they do on their own only by a panic: a gateway without them
-    /// serves nothing, or never again anything new. Returns the name of the one that ended.
+    /// Waits until one of the tasks that live as long as the gateway has ended, which they do on their own only by a panic: a gateway without
+    /// it serves nothing, or does a part of its work never again. Returns its name.
     pub async fn failed(&self) -> &'static str {
-        tokio::select! {
-            () = self.data_plane.ended() => "data plane",
-            () = self.controller.ended() => "control plane",
-        }
+        self.tasks.failed().await
     }
 
     /// Is no longer ready, but serves for the lame-duck time; then takes no new requests, answers the present ones within the grace
     /// period, and ends. Workers keep running and wait for the next gateway.
     pub async fn shutdown(self) {
+        self.tasks.begin_to_stop();
         self.data_plane.begin_lame_duck();
         if !self.lame_duck.is_zero() {
             tracing::info!(lame_duck = ?self.lame_duck, "stopping: no longer ready, but still serving");
@@ -275,9 +278,8 @@ impl App {
         if let Err(e) = self.keys.write_uses().await {
             tracing::warn!(error = %e, "the times of the keys' last use are not stored");
         }
-        self.sweeper.abort();
-        if let Some(watch) = &self.certificate_watch {
-            watch.abort();
+        for task in &self.endless {
+            task.abort();
         }
         self.store.close().await;
         tracing::info!("stopped");
@@ -311,6 +313,7 @@ fn start_data_plane(
     link_secret: LinkSecret,
     link_tls: Option<Arc<Reloaded<ClientTls>>>,
     keys: &Keyring,
+    tasks: &Tasks,
 ) -> Result<
     (
         DataPlane,
@@ -329,8 +332,10 @@ fn start_data_plane(
         ..data_plane_config(settings, link_secret, link_tls)
     };
     let (data_plane, links) = DataPlane::spawn(config).map_err(StartError::DataPlane)?;
+    let ended = data_plane.clone();
+    tasks.spawn("data plane", async move { ended.ended().await });
     let telemetry = data_plane.telemetry();
-    let exporter = queue.map(|queue| TraceExporter::start(queue, telemetry.clone()));
+    let exporter = queue.map(|queue| TraceExporter::start(queue, telemetry.clone(), tasks));
     let exporter = exporter.transpose().map_err(StartError::Traces)?;
     Ok((data_plane, links, exporter))
 }
@@ -423,10 +428,12 @@ impl ListenersTls {
     }
 
     /// Watches the certificates, if there are any.
-    fn watch(&self) -> Result<Option<JoinHandle<()>>, StartError> {
+    fn watch(&self, tasks: &Tasks) -> Result<Option<JoinHandle<()>>, StartError> {
         let certificates = self.certificates();
         let is_used = !certificates.is_empty();
-        let watch = is_used.then(|| serve::watch(certificates)).transpose();
+        let watch = is_used
+            .then(|| serve::watch(certificates, tasks))
+            .transpose();
         watch.map_err(StartError::Signal)
     }
 }
@@ -443,13 +450,13 @@ fn link_tls(settings: &Settings) -> Result<Option<Arc<Reloaded<ClientTls>>>, Sta
 /// Starts the inference and the admin listener.
 async fn listen(
     settings: &Settings,
-    inference: Router,
-    admin: Router,
+    (inference, admin): (Router, Router),
     tls: ListenersTls,
+    tasks: &Tasks,
 ) -> Result<(Server, Server), StartError> {
     let shares = descriptors::raise_and_divide(settings.max_connections);
-    let bind = async |flag, address, routes, limits, tls| {
-        let bound = Server::bind(address, routes, limits, tls).await;
+    let bind = async |flag, address, routes, limits, tls, name| {
+        let bound = Server::bind(address, routes, limits, tls, (tasks, name)).await;
         bound.map_err(|source| StartError::Listen {
             flag,
             address,
@@ -457,10 +464,12 @@ async fn listen(
         })
     };
     let limits = connection_limits(settings, shares.inference, HEALTH);
-    let inference = bind("listen", settings.listen, inference, limits, tls.inference).await?;
+    let (address, tls_of, name) = (settings.listen, tls.inference, "inference listener");
+    let inference = bind("listen", address, inference, limits, tls_of, name).await?;
     let limits = connection_limits(settings, shares.admin, METRICS);
     let address = settings.admin_listen;
-    let admin = bind("admin-listen", address, admin, limits, tls.admin).await?;
+    let name = "admin listener";
+    let admin = bind("admin-listen", address, admin, limits, tls.admin, name).await?;
     Ok((inference, admin))
 }
 
@@ -494,12 +503,19 @@ mod tests {
     use super::*;
     use crate::config::Options;
 
+    /// Starts a gateway with everything that has a task of its own.
     async fn started(folder: &std::path::Path) -> App {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(folder.join("cert.pem"), made.cert.pem()).unwrap();
+        std::fs::write(folder.join("key.pem"), made.signing_key.serialize_pem()).unwrap();
         let folder = folder.display();
         let flags = [
             "packhorse-gateway".to_owned(),
             "--listen=127.0.0.1:0".to_owned(),
             "--admin-listen=127.0.0.1:0".to_owned(),
+            "--otlp-endpoint=http://127.0.0.1:9".to_owned(),
+            format!("--tls-cert={folder}/cert.pem"),
+            format!("--tls-key={folder}/key.pem"),
             format!("--state-dir={folder}"),
         ];
         let settings = Options::try_parse_from(flags).unwrap().settings();
@@ -517,5 +533,33 @@ mod tests {
         let app = started(folder.path()).await;
         app.data_plane.panic();
         assert_eq!(app.failed().await, "data plane");
+    }
+
+    #[tokio::test]
+    async fn a_panic_of_any_long_lived_task_is_told_so_that_the_process_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let names = started(folder.path()).await.tasks.names();
+        assert_eq!(
+            names,
+            [
+                "admin listener",
+                "certificate watch",
+                "control plane",
+                "data plane",
+                "event writer",
+                "goodput ticker",
+                "inference listener",
+                "key use writer",
+                "store writer",
+                "sweeper of model files",
+                "trace exporter",
+            ]
+        );
+        for name in names {
+            let folder = tempfile::tempdir().unwrap();
+            let app = started(folder.path()).await;
+            app.tasks.plant_panic(name);
+            assert_eq!(app.failed().await, name);
+        }
     }
 }

@@ -19,6 +19,7 @@ pub mod serve;
 mod sessions;
 pub mod state_dir;
 pub mod store;
+pub mod tasks;
 pub mod telemetry;
 pub mod wake_latency;
 pub mod workers;

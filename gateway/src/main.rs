@@ -39,7 +39,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         () = supervisor.gone() => {}
-        part = app.failed() => anyhow::bail!("the {part} has ended by a panic"),
+        task = app.failed() => anyhow::bail!("the {task} has ended; its panic is in the log above"),
     }
     tokio::select! {
         () = app.shutdown() => {}

@@ -5,7 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Router, body::Bytes, routing::get};
-use packhorse_gateway::serve::{ConnectionLimits, HEAD_LIMIT, Server};
+use packhorse_gateway::{
+    serve::{ConnectionLimits, HEAD_LIMIT, Server},
+    tasks::Tasks,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -36,7 +39,14 @@ async fn server(limits: ConnectionLimits) -> (Server, Arc<Notify>, Arc<Notify>) 
         .route("/quick", get(async || "quick"))
         .route("/large", get(async || Bytes::from(vec![b'x'; LARGE])))
         .route("/health/live", get(async || "alive"));
-    let server = Server::bind("127.0.0.1:0".parse().unwrap(), router, limits, None);
+    let tasks = Tasks::default();
+    let server = Server::bind(
+        "127.0.0.1:0".parse().unwrap(),
+        router,
+        limits,
+        None,
+        (&tasks, "listener"),
+    );
     (server.await.unwrap(), reached, go)
 }
 

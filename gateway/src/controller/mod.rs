@@ -42,6 +42,7 @@ use crate::{
     driver::{DataPlane, LinkChange},
     events::{EventLog, Findings},
     store::{Store, StoreError},
+    tasks::Tasks,
 };
 use permits::MAX_PREVIEWS;
 use task::{Message, Task};
@@ -87,16 +88,21 @@ impl Controller {
         links: mpsc::UnboundedReceiver<LinkChange>,
         events: EventLog,
         findings: Findings,
+        tasks: &Tasks,
     ) -> Result<Self, StoreError> {
         let stop = CancellationToken::new();
         let (messages, received) = mpsc::channel(MESSAGE_QUEUE);
-        let task = Task::restore(&config, store, data_plane, events, findings).await?;
+        let task = Task::restore(&config, store, data_plane, events, findings, tasks).await?;
         let ended = CancellationToken::new();
         let running = task.run(received, links, stop.clone());
         let guard = ended.clone().drop_guard();
-        tokio::spawn(async move {
-            let _guard = guard;
+        let stopping = tasks.stopping();
+        tasks.spawn("control plane", async move {
+            let guard = guard;
             running.await;
+            drop(guard);
+            // It also ends with the data plane, whose end is then the one to tell.
+            stopping.await;
         });
         Ok(Self {
             messages,
@@ -111,11 +117,6 @@ impl Controller {
     /// Ends the task. Everything that it has acknowledged is stored. Nodes and workers continue unchanged.
     pub async fn shutdown(&self) {
         self.stop.cancel();
-        self.ended.cancelled().await;
-    }
-
-    /// Completes when the task has ended: after a shutdown, or because it panicked.
-    pub async fn ended(&self) {
         self.ended.cancelled().await;
     }
 

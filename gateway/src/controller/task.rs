@@ -13,10 +13,7 @@ use packhorse_control::{
     ServeChange, SolveError, Subject,
     record::{Settings, StoredCluster},
 };
-use tokio::{
-    sync::{mpsc, watch},
-    task::JoinHandle,
-};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -35,6 +32,7 @@ use crate::{
     driver::{DataPlane, LinkChange},
     events::{EventLog, Findings},
     store::{Store, StoreError},
+    tasks::Tasks,
     telemetry::{ClusterState, Predictions},
 };
 
@@ -66,7 +64,7 @@ pub(super) struct Task {
     outcomes: mpsc::UnboundedSender<Outcome>,
     received_outcomes: mpsc::UnboundedReceiver<Outcome>,
     writes: mpsc::UnboundedSender<Commission>,
-    writer: JoinHandle<()>,
+    writer: oneshot::Receiver<()>,
     /// The commands that are not acknowledged yet.
     unacknowledged: HashMap<RequestKey, Then>,
     /// The acts of commands that nothing was written for yet.
@@ -95,6 +93,7 @@ impl Task {
         data_plane: DataPlane,
         events: EventLog,
         findings: Findings,
+        tasks: &Tasks,
     ) -> Result<Self, StoreError> {
         let given = Settings {
             policy: config.policy.map(|policy| policy.name.to_owned()),
@@ -132,7 +131,7 @@ impl Task {
             "restored the state of the cluster"
         );
         Ok(Self::new(
-            controller, config, store, data_plane, events, findings,
+            controller, config, store, data_plane, events, findings, tasks,
         ))
     }
 
@@ -144,10 +143,21 @@ impl Task {
         data_plane: DataPlane,
         events: EventLog,
         findings: Findings,
+        tasks: &Tasks,
     ) -> Self {
         let (outcomes, received_outcomes) = mpsc::unbounded_channel();
         let (to_store, queued) = mpsc::unbounded_channel();
-        let writer = tokio::spawn(writer::run(store, queued, outcomes.clone()));
+        let (written, writer) = oneshot::channel();
+        let (writing, stopping) = (
+            writer::run(store, queued, outcomes.clone()),
+            tasks.stopping(),
+        );
+        tasks.spawn("store writer", async move {
+            writing.await;
+            let _ = written.send(());
+            // It ends with the control plane, whose end is then the one to tell.
+            stopping.await;
+        });
         Self {
             controller,
             clock: data_plane.clock(),

@@ -6,16 +6,16 @@ use packhorse_api::{GoodputView, events::GOODPUT_EVENT};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{frame::frame, log::EventLog};
-use crate::driver::DataPlane;
+use crate::{driver::DataPlane, tasks::Tasks};
 
 /// The time between two `goodput` events, and the length of their window.
 pub(crate) const GOODPUT_PERIOD: Duration = Duration::from_secs(1);
 
 impl EventLog {
     /// Starts the task that gives the readers the goodput of every second, until the log is closed.
-    pub(crate) fn report_goodput(&self, data_plane: DataPlane) {
+    pub(crate) fn report_goodput(&self, data_plane: DataPlane, tasks: &Tasks) {
         let events = self.clone();
-        tokio::spawn(async move {
+        tasks.spawn("goodput ticker", async move {
             let mut ticks = interval(GOODPUT_PERIOD);
             ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
             loop {

@@ -24,7 +24,10 @@ use super::{
     shared::{Shared, SharedSnapshot, Stream},
     writer::Writer,
 };
-use crate::store::{Store, StoreError, StoredEvent, unix_ms};
+use crate::{
+    store::{Store, StoreError, StoredEvent, unix_ms},
+    tasks::Tasks,
+};
 
 /// The number of appended events that may wait for the log's task. Further ones are lost, which leaves a gap.
 const APPENDED_QUEUE: usize = 4096;
@@ -58,7 +61,7 @@ impl EventLog {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn open(store: Store) -> Result<Self, StoreError> {
+    pub async fn open(store: Store, tasks: &Tasks) -> Result<Self, StoreError> {
         let retention = Retention::new(store.event_sizes().await?);
         let (appended, inbox) = mpsc::channel(APPENDED_QUEUE);
         let stop = CancellationToken::new();
@@ -72,7 +75,8 @@ impl EventLog {
             snapshot: tokio::sync::Mutex::new(None),
             stop: stop.clone(),
         });
-        tokio::spawn(Writer::new(Arc::clone(&shared), store).run(inbox, stop));
+        let writer = Writer::new(Arc::clone(&shared), store);
+        tasks.spawn("event writer", writer.run(inbox, stop));
         Ok(Self { shared })
     }
 

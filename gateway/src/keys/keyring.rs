@@ -21,6 +21,7 @@ use crate::{
     audit::Act,
     state_dir::SecretError,
     store::{Store, StoreError, unix_ms},
+    tasks::Tasks,
 };
 
 /// The most keys.
@@ -97,7 +98,7 @@ impl Keyring {
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn open(store: Store) -> Result<Self, StoreError> {
+    pub async fn open(store: Store, tasks: &Tasks) -> Result<Self, StoreError> {
         let records = store.keys().await?;
         let keyring = Self {
             keys: Arc::default(),
@@ -108,7 +109,7 @@ impl Keyring {
             keyring.insert(record);
         }
         let writer = keyring.clone();
-        tokio::spawn(async move {
+        tasks.spawn("key use writer", async move {
             let mut ticks = tokio::time::interval(WRITE_USES_EVERY);
             // The task ends with the last other handle.
             while Arc::strong_count(&writer.keys) > 1 {

@@ -9,6 +9,8 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
+use crate::tasks::Tasks;
+
 /// The time between two looks at the files.
 const LOOK_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -26,9 +28,9 @@ pub(crate) struct Certificate {
 ///
 /// # Errors
 /// The process cannot receive the signal.
-pub(crate) fn watch(certificates: Vec<Certificate>) -> io::Result<JoinHandle<()>> {
+pub(crate) fn watch(certificates: Vec<Certificate>, tasks: &Tasks) -> io::Result<JoinHandle<()>> {
     let mut hang_up = signal(SignalKind::hangup())?;
-    Ok(tokio::spawn(async move {
+    Ok(tasks.spawn("certificate watch", async move {
         let mut ticks = interval(LOOK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -19,6 +19,7 @@ use super::{
     overflow::Overflow,
     receive_window,
 };
+use crate::tasks::Tasks;
 
 /// The time for the last answers to leave after the handlers have ended.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
@@ -32,11 +33,11 @@ pub struct Server {
     address: SocketAddr,
     stop: CancellationToken,
     end: CancellationToken,
-    tasks: TaskTracker,
+    connections: TaskTracker,
 }
 
 impl Server {
-    /// Binds the address and serves `router` there, over TLS if `tls` is given.
+    /// Binds the address and serves `router` there, over TLS if `tls` is given. The task that accepts connections has this name.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -45,6 +46,7 @@ impl Server {
         router: Router,
         limits: ConnectionLimits,
         tls: Option<Arc<Reloaded<ServerTls>>>,
+        (tasks, name): (&Tasks, &'static str),
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         if let Err(e) = receive_window::widen(&listener) {
@@ -54,7 +56,7 @@ impl Server {
             address: listener.local_addr()?,
             stop: CancellationToken::new(),
             end: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            connections: TaskTracker::new(),
         };
         let acceptor = Acceptor {
             router,
@@ -63,9 +65,10 @@ impl Server {
             http: http(),
             stop: server.stop.clone(),
             end: server.end.clone(),
-            tasks: server.tasks.clone(),
+            connections: server.connections.clone(),
         };
-        server.tasks.spawn(acceptor.run(listener));
+        let accepting = server.connections.track_future(acceptor.run(listener));
+        tasks.spawn(name, accepting);
         Ok(server)
     }
 
@@ -78,8 +81,8 @@ impl Server {
     /// `deadline`. Returns true if none is left.
     pub async fn drain(&self, deadline: Instant) -> bool {
         self.stop.cancel();
-        self.tasks.close();
-        tokio::time::timeout_at(deadline, self.tasks.wait())
+        self.connections.close();
+        tokio::time::timeout_at(deadline, self.connections.wait())
             .await
             .is_ok()
     }
@@ -89,9 +92,9 @@ impl Server {
         if self.drain(deadline).await || self.drain(Instant::now() + LAST_ANSWERS).await {
             return;
         }
-        tracing::warn!(listener = %self.address, connections = self.tasks.len(), "closing connections that have unanswered requests after the grace period");
+        tracing::warn!(listener = %self.address, connections = self.connections.len(), "closing connections that have unanswered requests after the grace period");
         self.end.cancel();
-        self.tasks.wait().await;
+        self.connections.wait().await;
     }
 }
 
@@ -111,7 +114,7 @@ struct Acceptor {
     http: http1::Builder,
     stop: CancellationToken,
     end: CancellationToken,
-    tasks: TaskTracker,
+    connections: TaskTracker,
 }
 
 impl Acceptor {
@@ -138,7 +141,7 @@ impl Acceptor {
             };
             let connection = self.serve(stream);
             let end = self.end.clone();
-            self.tasks.spawn(async move {
+            self.connections.spawn(async move {
                 tokio::select! {
                     () = connection => {}
                     () = end.cancelled() => {}

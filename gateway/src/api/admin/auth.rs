@@ -454,6 +454,7 @@ fn session_cookie(headers: &HeaderMap) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tasks::Tasks;
 
     async fn role(authorization: &str) -> Option<Role> {
         let mut headers = HeaderMap::new();
@@ -469,7 +470,7 @@ mod tests {
     async fn credentials() -> Credentials {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&folder.path().join("store.db")).await.unwrap();
-        let keys = Keyring::open(store).await.unwrap();
+        let keys = Keyring::open(store, &Tasks::default()).await.unwrap();
         let hash = Sha256::digest("token-of-n").into();
         let nodes = BTreeMap::from([(node("n"), hash)]);
         Credentials::new(

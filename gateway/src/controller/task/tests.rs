@@ -104,7 +104,9 @@ impl History {
         let store = Store::open(&folder.path().join("packhorse.db"))
             .await
             .unwrap();
-        let events = EventLog::open(store.clone()).await.unwrap();
+        let events = EventLog::open(store.clone(), &Tasks::default())
+            .await
+            .unwrap();
         let (data_plane, _links) = DataPlane::spawn(DataPlaneConfig::default()).unwrap();
         let config = ControllerConfig {
             lease: self.config.lease,
@@ -125,6 +127,7 @@ impl History {
             data_plane,
             events,
             findings,
+            &Tasks::default(),
         );
         let mut now = Time::ZERO;
         for (at, event) in self.events {

@@ -24,7 +24,7 @@ use super::{
     spans::SpanMaker,
     tracer::{EndedTrace, Tracer},
 };
-use crate::telemetry::Telemetry;
+use crate::{tasks::Tasks, telemetry::Telemetry};
 
 /// The time for which traces are collected before they are sent together.
 const COLLECT: Duration = Duration::from_secs(1);
@@ -123,7 +123,11 @@ impl TraceExporter {
     ///
     /// # Errors
     /// If the receiver is asked over TLS, and the file with its authorities cannot be used, or there is none and the machine trusts none.
-    pub fn start(queue: TraceQueue, telemetry: Telemetry) -> Result<Self, AuthoritiesError> {
+    pub fn start(
+        queue: TraceQueue,
+        telemetry: Telemetry,
+        tasks: &Tasks,
+    ) -> Result<Self, AuthoritiesError> {
         let scheme = queue.settings.endpoint.0.scheme();
         let client = client(&queue.settings.authorities, scheme)?;
         let TraceQueue {
@@ -142,7 +146,7 @@ impl TraceExporter {
             logged: None,
         };
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(task.run(stopped));
+        let task = tasks.spawn("trace exporter", task.run(stopped));
         Ok(Self { stop, task })
     }
 

@@ -13,6 +13,7 @@ use packhorse_gateway::{
     api::inference::{Inference, InferenceLimits, router},
     driver::{DataPlane, DataPlaneConfig},
     serve::{ConnectionLimits, Server},
+    tasks::Tasks,
     telemetry::LONGEST_WINDOW,
 };
 use packhorse_wire::{LinkSecret, WorkerIdentity};
@@ -145,9 +146,15 @@ impl InferenceGateway {
             write_timeout: Duration::from_secs(10),
             always_answered: "/v2/health/",
         };
-        let server = Server::bind("127.0.0.1:0".parse().unwrap(), routes, connections, None)
-            .await
-            .unwrap();
+        let server = Server::bind(
+            "127.0.0.1:0".parse().unwrap(),
+            routes,
+            connections,
+            None,
+            (&Tasks::default(), "listener"),
+        )
+        .await
+        .unwrap();
         // A client that keeps connections would hide which of them the gateway closes.
         let client = client_builder().pool_max_idle_per_host(0).build().unwrap();
         Self {
