@@ -27,7 +27,7 @@ use crate::{
     events::{EventLog, Findings},
     keys::Keyring,
     serve::{self, Certificate, ConnectionLimits, Server},
-    state_dir::{GatewayDir, SecretError, read_secret},
+    state_dir::{CheckDatabaseError, GatewayDir, SecretError, read_secret},
     store::{ArtifactFiles, OpenStoreError, Store, StoreError},
     tasks::Tasks,
     telemetry::{TelemetryConfig, TraceExporter, TraceQueue},
@@ -41,6 +41,8 @@ const ADMIN_GRACE: Duration = Duration::from_secs(1);
 const SHORTEST_SWEEP: Duration = Duration::from_millis(100);
 /// The longest time between two looks for unused model files.
 const LONGEST_SWEEP: Duration = Duration::from_mins(10);
+/// The time between two checkpoints of the database.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 /// The paths of the inference listener that are answered even above its limit of connections.
 const HEALTH: &str = "/v2/health/";
 /// The protocols that the listeners speak within TLS.
@@ -77,6 +79,9 @@ pub enum StartError {
     /// The state folder cannot be used.
     #[error("cannot use the state folder")]
     State(#[from] StateDirError),
+    /// The database in the state folder is not the one that belongs there, or is damaged.
+    #[error("cannot use the database")]
+    Database(#[from] CheckDatabaseError),
     /// A secret cannot be read or created.
     #[error("cannot use a secret")]
     Secret(#[from] SecretError),
@@ -142,6 +147,7 @@ impl App {
         let wake_latency = settings.wake_latency.map(WakeLatency::open);
         let wake_latency = wake_latency.transpose().map_err(StartError::WakeLatency)?;
         let tasks = Tasks::default();
+        state.check_database(settings.new_cluster).await?;
         let store = Store::open(&state.database()).await?;
         let node_tokens = store.node_tokens().await?;
         let keys = Keyring::open(store.clone(), &tasks).await?;
@@ -160,9 +166,12 @@ impl App {
         )
         .await
         .map_err(StartError::Artifacts)?;
-        artifacts.delete_orphans().await?;
+        artifacts.set_orphans_aside().await?;
         let sweep = sweep(artifacts.clone(), settings.artifact_retention);
-        let mut endless = vec![tasks.spawn("sweeper of model files", sweep)];
+        let mut endless = vec![
+            tasks.spawn("sweeper of model files", sweep),
+            tasks.spawn("checkpointer", checkpoint(store.clone())),
+        ];
         let (data_plane, links, exporter) =
             start_data_plane(&settings, link_secret, link_tls, &keys, &tasks)?;
         let config = ControllerConfig {
@@ -182,6 +191,9 @@ impl App {
             &tasks,
         )
         .await?;
+        // The control plane has begun its epoch. From here on, a database that does not know it is not this one.
+        state.write_identity(&store.identity().await?)?;
+        store.checkpoint().await?;
 
         let inference = start_inference(&settings, &data_plane, &keys, wake_latency)?;
         let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
@@ -485,6 +497,18 @@ async fn sweep(artifacts: ArtifactFiles, retention: Duration) {
     }
 }
 
+/// Brings what is in the write-ahead log into the database file, again and again: a log that is lost takes no more along than the last seconds.
+async fn checkpoint(store: Store) {
+    let mut ticks = interval(CHECKPOINT_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        if let Err(e) = store.checkpoint().await {
+            tracing::warn!(error = %e, "the write-ahead log is not brought into the database file");
+        }
+    }
+}
+
 /// Returns the admin's token and the agents' common one.
 fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), SecretError> {
     let secret = |file: &Option<std::path::PathBuf>, name| match file {
@@ -544,6 +568,7 @@ mod tests {
             [
                 "admin listener",
                 "certificate watch",
+                "checkpointer",
                 "control plane",
                 "data plane",
                 "event writer",

@@ -269,6 +269,11 @@ pub struct Options {
     )]
     pub artifact_limit_bytes: u64,
 
+    /// Start an empty cluster where the database of a state folder that was used is missing, damaged or older than the folder; what is in the
+    /// folder is moved to replaced-1, replaced-2, … there
+    #[arg(long, env = "PACKHORSE_NEW_CLUSTER")]
+    pub new_cluster: bool,
+
     /// Time for which a model file is kept that no model uses, in milliseconds
     #[arg(long, env = "PACKHORSE_ARTIFACT_RETENTION_MS", value_name = "MS", default_value_t = 3_600_000,
         value_parser = value_parser!(u64).range(100..=31_536_000_000))]
@@ -423,6 +428,8 @@ pub struct Settings {
     pub payload_budget: ByteCount,
     /// The largest model file.
     pub artifact_limit: ByteCount,
+    /// True if a state folder whose database is lost becomes that of an empty cluster.
+    pub new_cluster: bool,
     /// The time for which a model file is kept that no model uses.
     pub artifact_retention: Duration,
     /// The largest number of connections of each listener.
@@ -524,6 +531,7 @@ impl Options {
             body_limit: ByteCount::new(self.body_limit_bytes),
             payload_budget: ByteCount::new(self.payload_budget_bytes),
             artifact_limit: ByteCount::new(self.artifact_limit_bytes),
+            new_cluster: self.new_cluster,
             artifact_retention: Duration::from_millis(self.artifact_retention_ms),
             max_connections: usize::try_from(self.max_connections).unwrap_or(usize::MAX),
             keep_alive: Duration::from_millis(self.keep_alive_ms),

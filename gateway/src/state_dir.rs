@@ -11,6 +11,8 @@ use std::{
 use packhorse_service::{StateDir, StateDirError};
 use rand::{TryRng as _, rngs::SysRng};
 
+use crate::store::{DatabaseContents, StoreIdentity, UnusableDatabase, has_model_files};
+
 /// The gateway's state folder, locked against a second gateway until this is dropped.
 #[derive(Debug)]
 pub struct GatewayDir {
@@ -43,6 +45,23 @@ pub enum SecretError {
     },
 }
 
+/// A database that a gateway does not start on.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckDatabaseError {
+    /// It is not the one that belongs to the folder, or knows less than it did.
+    #[error("--state-dir: {}", path.display())]
+    Unusable {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong, and what to do.
+        #[source]
+        source: UnusableDatabase,
+    },
+    /// The folder cannot be read or changed.
+    #[error(transparent)]
+    Folder(#[from] StateDirError),
+}
+
 /// The least number of characters of a secret.
 const SECRET_MINIMUM: usize = 16;
 /// The most bytes that are read of a file with a secret.
@@ -53,6 +72,17 @@ impl GatewayDir {
     pub const ADMIN_TOKEN: &str = "admin-token";
     /// The name of the file with the agents' common token.
     pub const AGENT_TOKEN: &str = "agent-token";
+
+    /// The name of the file with the identity of the store.
+    const IDENTITY: &str = "store.json";
+    /// The files and folders of a store.
+    const STORE: [&str; 5] = [
+        "packhorse.db",
+        "packhorse.db-wal",
+        "packhorse.db-shm",
+        Self::IDENTITY,
+        "artifacts",
+    ];
 
     /// Opens and locks the folder. If it does not exist, it is created for its owner only.
     ///
@@ -69,6 +99,57 @@ impl GatewayDir {
     /// Returns the path of the SQLite database.
     pub fn database(&self) -> PathBuf {
         self.dir.path().join("packhorse.db")
+    }
+
+    /// Checks that the database is the one that belongs to the folder, and whole. If it is not, and a new cluster is wanted, moves the store
+    /// aside.
+    ///
+    /// # Errors
+    /// If the database cannot be used; then nothing is changed.
+    pub async fn check_database(&self, new_cluster: bool) -> Result<(), CheckDatabaseError> {
+        let path = self.dir.path();
+        let at = |file: PathBuf| move |source| StateDirError::Io { path: file, source };
+        let identity = self.identity()?;
+        let artifacts = self.artifacts();
+        let has_files = has_model_files(&artifacts).map_err(at(artifacts))?;
+        let contents = DatabaseContents::read(&self.database()).await;
+        let Err(source) = contents.check(identity.as_ref(), has_files) else {
+            return Ok(());
+        };
+        if !new_cluster {
+            let path = path.to_owned();
+            return Err(CheckDatabaseError::Unusable { path, source });
+        }
+        let aside = self.dir.move_aside(&Self::STORE)?;
+        tracing::warn!(
+            aside = %aside.display(), reason = %source,
+            "the store is moved aside, and an empty cluster starts (--new-cluster)"
+        );
+        Ok(())
+    }
+
+    /// Returns the identity of the store that the folder is of; `None` before the first start, and after one of an earlier version.
+    fn identity(&self) -> Result<Option<StoreIdentity>, StateDirError> {
+        let path = self.dir.path().join(Self::IDENTITY);
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(StateDirError::Io { path, source }),
+        };
+        let identity = serde_json::from_slice(&text);
+        identity.map(Some).map_err(|e| StateDirError::Io {
+            path,
+            source: e.into(),
+        })
+    }
+
+    /// Writes the identity of the store, durably.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn write_identity(&self, identity: &StoreIdentity) -> Result<(), StateDirError> {
+        let text = serde_json::to_string_pretty(identity).expect("our own messages are JSON");
+        self.dir.write(Self::IDENTITY, text.as_bytes())
     }
 
     /// Returns the path of the folder of model files.

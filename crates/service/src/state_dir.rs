@@ -9,6 +9,8 @@ use std::{
 
 /// The most bytes that are read of a lock file, which contains a process id.
 const LOCK_FILE_LIMIT: u64 = 32;
+/// The largest number of replaced states that a folder keeps.
+const MAX_REPLACED: u32 = 1000;
 
 /// A service's state folder, locked against other processes until this is dropped.
 #[derive(Debug)]
@@ -103,6 +105,31 @@ impl StateDir {
         };
         write().map_err(error_at(&path))
     }
+
+    /// Moves what is there of these files and folders into a new folder, `replaced-1`, `replaced-2`, …, and returns its path.
+    ///
+    /// # Errors
+    /// If something cannot be moved, or a thousand such folders exist.
+    pub fn move_aside(&self, names: &[&str]) -> Result<PathBuf, StateDirError> {
+        let aside = (1..=MAX_REPLACED)
+            .map(|number| self.path.join(format!("replaced-{number}")))
+            .find(|path| !path.exists());
+        let aside = aside.ok_or_else(|| {
+            let full = format!("it has {MAX_REPLACED} replaced states; remove some");
+            error_at(&self.path)(io::Error::other(full))
+        })?;
+        create_private_dir(&aside).map_err(error_at(&aside))?;
+        for name in names {
+            let path = self.path.join(name);
+            if path.exists() {
+                fs::rename(&path, aside.join(name)).map_err(error_at(&path))?;
+            }
+        }
+        let folder = File::open(&self.path);
+        let synced = folder.and_then(|folder| folder.sync_all());
+        synced.map_err(error_at(&self.path))?;
+        Ok(aside)
+    }
 }
 
 /// Creates a folder that only its owner can enter, with its parents, if it does not exist.
@@ -168,6 +195,21 @@ mod tests {
             let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
             assert_eq!(mode(state.path()), 0o700);
             assert_eq!(mode(&file), 0o600);
+        }
+    }
+
+    #[test]
+    fn what_is_replaced_is_kept_in_a_folder_of_its_own_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
+        for number in 1..=2 {
+            state.write("file", b"old").unwrap();
+            fs::create_dir(state.path().join("files")).unwrap();
+            let aside = state.move_aside(&["file", "files", "missing"]).unwrap();
+            assert_eq!(aside, state.path().join(format!("replaced-{number}")));
+            assert_eq!(fs::read_to_string(aside.join("file")).unwrap(), "old");
+            assert!(aside.join("files").is_dir());
+            assert!(!state.path().join("file").exists());
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The model files: one per artifact, named by the hexadecimal digits of its SHA-256, in a folder beside the database.
 //!
 //! A file gets its name only when it is complete, checked and durable. Unfinished files are in `incoming/` and are removed at the
-//! next start, as are files without a row. A file that no model uses is deleted some time later ([`ArtifactFiles::delete_unused`]).
+//! next start. Files without a row are moved to `orphans/` at the start. They, and files that no model uses, are deleted some time later
+//! ([`ArtifactFiles::delete_unused`]).
 //!
 //! Files are hashed and written on threads for blocking work: a file of gigabytes must not delay anything else.
 
@@ -130,11 +131,11 @@ impl ArtifactFiles {
         })
     }
 
-    /// Removes the files without a row, which a gateway left that was killed between the two.
+    /// Moves the files without a row aside: a gateway that was killed between the two left them, or they belong to rows that are lost.
     ///
     /// # Errors
     /// If the folder or the database cannot be read.
-    pub async fn delete_orphans(&self) -> Result<(), StoreError> {
+    pub async fn set_orphans_aside(&self) -> Result<(), StoreError> {
         let _agreement = self.agreement.lock().await;
         let known: BTreeSet<String> = self
             .store
@@ -151,18 +152,27 @@ impl ArtifactFiles {
             let name = name.to_string_lossy();
             let is_artifact = format!("sha256:{name}").parse::<ArtifactDigest>().is_ok();
             if is_artifact && !known.contains(&*name) {
-                tracing::info!(file = %name, "a model file without a row is removed");
-                remove(&entry.path()).await;
+                let to = self.orphans().join(&*name);
+                match set_aside(entry.path(), to.clone()).await {
+                    Ok(()) => {
+                        tracing::warn!(file = %to.display(), "a model file that the database does not know is set aside");
+                    }
+                    Err(e) => {
+                        tracing::warn!(file = %name, error = %e, "a model file that the database does not know stays");
+                    }
+                }
             }
         }
         Ok(())
     }
 
-    /// Deletes the files that no model uses, and that none has used and nobody has stored for this time. Returns their digests.
+    /// Deletes the files that no model uses, and that none has used and nobody has stored for this time, and those that were set aside as long
+    /// ago. Returns the digests of the former.
     ///
     /// # Errors
     /// If the database fails.
     pub async fn delete_unused(&self, kept: Duration) -> Result<Vec<ArtifactDigest>, StoreError> {
+        self.delete_orphans(kept).await;
         let kept = i64::try_from(kept.as_millis()).unwrap_or(i64::MAX);
         let since_ms = unix_ms().saturating_sub(kept);
         let mut deleted = Vec::new();
@@ -175,6 +185,22 @@ impl ArtifactFiles {
             }
         }
         Ok(deleted)
+    }
+
+    /// Deletes the files that were set aside this long ago.
+    async fn delete_orphans(&self, kept: Duration) {
+        let Ok(mut entries) = fs::read_dir(self.orphans()).await else {
+            return;
+        };
+        while let Ok(Some(entry)) = entries.next_entry().await {
+            let since = entry.metadata().await.and_then(|file| file.modified());
+            // A clock that was set back keeps them.
+            let age = since.ok().and_then(|since| since.elapsed().ok());
+            if age.is_some_and(|age| age >= kept) {
+                tracing::info!(file = %entry.path().display(), "a model file that was set aside is deleted");
+                remove(&entry.path()).await;
+            }
+        }
     }
 
     /// Returns the largest size of one file.
@@ -324,6 +350,11 @@ impl ArtifactFiles {
         self.folder.join("incoming")
     }
 
+    /// Returns the folder of the files without a row.
+    fn orphans(&self) -> PathBuf {
+        self.folder.join("orphans")
+    }
+
     /// Returns the path of an artifact's file.
     pub(super) fn path(&self, digest: ArtifactDigest) -> PathBuf {
         self.folder.join(digest.to_hex())
@@ -343,6 +374,25 @@ async fn blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(operation)
         .await
         .unwrap_or_else(|e| Err(io::Error::other(e)))
+}
+
+/// Moves a file into a folder, which is made if it does not exist, and notes the time.
+async fn set_aside(file: PathBuf, to: PathBuf) -> io::Result<()> {
+    blocking(move || {
+        if let Some(folder) = to.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let opened = std::fs::OpenOptions::new().append(true).open(&file)?;
+        opened.set_modified(now())?;
+        std::fs::rename(&file, &to)
+    })
+    .await
+}
+
+/// Returns the current time, as files have it.
+fn now() -> std::time::SystemTime {
+    let since = u64::try_from(unix_ms()).unwrap_or_default();
+    std::time::UNIX_EPOCH + Duration::from_millis(since)
 }
 
 /// Removes a file that nothing refers to any more. One that cannot be removed now is removed at the next start.

@@ -10,6 +10,7 @@ mod backup;
 mod cluster;
 mod events;
 mod files;
+mod identity;
 mod keys;
 mod migrations;
 mod models;
@@ -40,6 +41,7 @@ use crate::audit::Act;
 pub use backup::{Snapshot, SnapshotError};
 pub use events::StoredEvent;
 pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};
+pub use identity::{DatabaseContents, StoreIdentity, UnusableDatabase, has_model_files};
 pub use models::InsertModelError;
 pub use plans::{PlanSummaryRecord, PlanTotals};
 
@@ -195,14 +197,25 @@ impl Store {
         Ok(store)
     }
 
-    /// Closes all connections.
+    /// Brings what is in the write-ahead log into the database file, so that the log is not all that has it. Readers and writers go on.
+    ///
+    /// # Errors
+    /// If the database fails; then the log has it all the same.
+    pub async fn checkpoint(&self) -> Result<(), StoreError> {
+        if let Some(connection) = &mut *self.keeper.0.lock().await {
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").await?;
+        }
+        Ok(())
+    }
+
+    /// Closes all connections. What is in the write-ahead log is in the database file afterwards.
     pub async fn close(&self) {
         self.pool.close().await;
         self.keeper.close().await;
     }
 }
 
-/// A connection that is open as long as the store, and writes nothing.
+/// A connection that is open as long as the store, and changes no row.
 ///
 /// The last connection that closes takes the index of the write-ahead log along, and the next one makes it anew from the
 /// log. What the disk failed to make durable in a `COMMIT` is not in the index, but it may be in the log: without this connection, a

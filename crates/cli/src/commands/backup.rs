@@ -24,8 +24,13 @@ const DATABASE: &str = "packhorse.db";
 const ARTIFACTS: &str = "artifacts";
 /// The files of a state folder that a backup may contain beside the database and the model files.
 const TOKENS: [&str; 2] = ["admin-token", "agent-token"];
-/// The files of a state folder that belong to its database.
-const DATABASE_FILES: [&str; 3] = [DATABASE, "packhorse.db-wal", "packhorse.db-shm"];
+/// The files of a state folder that belong to its database; the last says which cluster it is of.
+const DATABASE_FILES: [&str; 4] = [
+    DATABASE,
+    "packhorse.db-wal",
+    "packhorse.db-shm",
+    "store.json",
+];
 /// The largest number of earlier states that a folder keeps.
 const MAX_REPLACED: u32 = 1000;
 /// The folder into which a backup is unpacked before anything of the state folder is replaced.

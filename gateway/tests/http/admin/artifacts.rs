@@ -145,13 +145,23 @@ async fn a_file_that_no_model_uses_is_deleted_some_time_after_its_last_use() {
 }
 
 #[tokio::test]
-async fn a_file_is_kept_for_an_hour_and_orphans_of_a_killed_gateway_are_not() {
+async fn a_file_is_kept_for_an_hour_and_one_without_a_row_is_set_aside_as_long() {
     let gateway = Gateway::start().await;
     let uploaded = gateway.upload(b"registered soon").await;
     let folder = gateway.folder.path().join("state/artifacts");
     let orphan = folder.join(digest_of(b"no row").to_hex());
     std::fs::write(&orphan, "no row").unwrap();
+    // It is old; its time begins when it is set aside.
+    let file = std::fs::File::options().append(true).open(&orphan).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH).unwrap();
     let gateway = gateway.restarted().await;
     assert!(!orphan.exists());
+    let aside = folder.join("orphans").join(orphan.file_name().unwrap());
+    assert_eq!(std::fs::read(&aside).unwrap(), b"no row");
     assert_eq!(stored(&gateway).await, [uploaded.to_string()]);
+    let gateway = gateway
+        .restarted_with(&["--artifact-retention-ms=100"])
+        .await;
+    until("the removal of the orphan", move || !aside.exists()).await;
+    drop(gateway);
 }

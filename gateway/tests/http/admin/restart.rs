@@ -1,11 +1,15 @@
 //! Restarts of the gateway: the restored state, and the workers that run meanwhile.
 
-use packhorse_gateway::app::{App, StartError};
+use packhorse_gateway::{
+    app::{App, StartError},
+    store::Store,
+};
 use serde_json::json;
 
 use crate::support::{
     agent::Agent,
     gateway::{Gateway, settings},
+    poll,
 };
 
 #[tokio::test]
@@ -75,6 +79,100 @@ async fn a_second_gateway_on_the_same_folder_does_not_start() {
     assert!(matches!(error, StartError::State(_)));
     let source = std::error::Error::source(&error).unwrap().to_string();
     assert!(source.contains("in use by another process"), "{source}");
+}
+
+#[tokio::test]
+async fn a_folder_whose_database_is_lost_is_refused_untouched_until_a_new_cluster_is_wanted() {
+    let gateway = Gateway::start().await;
+    let digest = gateway.upload(b"a model").await;
+    gateway.app.shutdown().await;
+    let state = gateway.folder.path().join("state");
+    let database = state.join("packhorse.db");
+    let whole = std::fs::read(&database).unwrap();
+    let mut damaged = whole.clone();
+    damaged[4096..].fill(7);
+    let file = state.join("artifacts").join(digest.to_hex());
+    for (content, reason) in [
+        (None, "its database is empty"),
+        (Some(Vec::new()), "its database is empty"),
+        (Some(damaged), "is damaged"),
+        (Some(vec![7; 9000]), "is damaged"),
+    ] {
+        match &content {
+            Some(bytes) => std::fs::write(&database, bytes).unwrap(),
+            None => std::fs::remove_file(&database).unwrap(),
+        }
+        let error = App::start(settings(gateway.folder.path(), &[]))
+            .await
+            .unwrap_err();
+        let error = format!("{:#}", anyhow::Error::from(error));
+        assert!(error.contains(reason), "{error}");
+        assert!(error.contains("packhorse restore") && error.contains("--new-cluster"));
+        assert_eq!(std::fs::read(&database).ok(), content);
+        assert!(file.exists());
+    }
+
+    let flags = ["--new-cluster".to_owned()];
+    let app = App::start(settings(gateway.folder.path(), &flags))
+        .await
+        .unwrap();
+    app.shutdown().await;
+    let aside = state.join("replaced-1");
+    assert_eq!(
+        std::fs::read(aside.join("packhorse.db")).unwrap(),
+        [7; 9000]
+    );
+    assert_eq!(
+        std::fs::read(aside.join("artifacts").join(digest.to_hex())).unwrap(),
+        b"a model"
+    );
+    // The flag changes nothing where there is nothing to replace.
+    let app = App::start(settings(gateway.folder.path(), &flags))
+        .await
+        .unwrap();
+    app.shutdown().await;
+    assert!(!state.join("replaced-2").exists());
+}
+
+#[tokio::test]
+async fn a_database_that_is_older_than_its_folder_or_of_another_cluster_is_refused() {
+    let gateway = Gateway::start().await;
+    gateway.app.shutdown().await;
+    let folder = gateway.folder.path();
+    let database = folder.join("state/packhorse.db");
+    let old = std::fs::read(&database).unwrap();
+    let app = App::start(settings(folder, &[])).await.unwrap();
+    app.shutdown().await;
+    let other = Gateway::start().await;
+    other.app.shutdown().await;
+    let others = std::fs::read(other.folder.path().join("state/packhorse.db")).unwrap();
+    for (content, reason) in [(old, "epoch 1, not 2"), (others, "is of cluster")] {
+        std::fs::write(&database, content).unwrap();
+        let error = App::start(settings(folder, &[])).await.unwrap_err();
+        let error = format!("{:#}", anyhow::Error::from(error));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_is_in_the_database_file_soon_without_its_log() {
+    let gateway = Gateway::start().await;
+    gateway.register("a").await;
+    let state = gateway.folder.path().join("state");
+    let alone = tempfile::tempdir().unwrap();
+    let copy = alone.path().join("packhorse.db");
+    poll("the checkpoint", async || {
+        std::fs::copy(state.join("packhorse.db"), &copy).unwrap();
+        let store = Store::open(&copy).await.map_err(|e| e.to_string())?;
+        let models = store.models().await.map_err(|e| e.to_string())?;
+        store.close().await;
+        if models.len() == 1 {
+            Ok(())
+        } else {
+            Err("the file does not have the model".to_owned())
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -79,6 +79,12 @@ impl Gateway {
         Self { app, ..self }
     }
 
+    /// Stops it and starts another one with other flags on the same folder.
+    pub(crate) async fn restarted_with(mut self, flags: &[&str]) -> Self {
+        self.flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        self.restarted().await
+    }
+
     pub(crate) fn token(&self, name: &str) -> String {
         let file = self.folder.path().join("state").join(name);
         std::fs::read_to_string(file).unwrap().trim().to_owned()
