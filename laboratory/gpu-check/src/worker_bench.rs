@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::Context as _;
+use packhorse_cluster::Verification;
 use serde::Deserialize;
 
 use crate::{
@@ -35,6 +36,10 @@ pub(crate) enum Mode {
     InTurn { turns: u32, graphs: bool },
     /// The pipeline with its default settings, except CUDA graphs.
     WithoutGraphs,
+    /// The pipeline with its default settings, for one second, without a comparison at the start.
+    Trusting,
+    /// The same with a comparison, as an agent's workers make it.
+    Verifying,
 }
 
 /// The part of the program's output that is read.
@@ -50,6 +55,10 @@ pub(crate) struct Measurement {
     pub(crate) graphs: Vec<u32>,
     /// The reason why there are no graphs.
     pub(crate) without_graphs: Option<String>,
+    /// The time of the start, in seconds, with the comparison if there is one.
+    pub(crate) start_s: f64,
+    /// The comparison of what the worker made of the program with the program as it is; null if it makes none.
+    pub(crate) verification: Option<Verification>,
 }
 
 /// A measurement of the loop, and one of the pipeline after it.
@@ -72,7 +81,7 @@ impl Bench<'_> {
             .arg(self.model.registration_file());
         worker.args(["--batch-size", &self.batch_size.to_string()]);
         let seconds = match self.mode {
-            Mode::InTurn { .. } => 1,
+            Mode::InTurn { .. } | Mode::Trusting | Mode::Verifying => 1,
             _ => seconds(host),
         };
         worker.args(["--seconds", &seconds.to_string(), "--wait"]);
@@ -86,6 +95,8 @@ impl Bench<'_> {
                 worker.args(["--turns", &turns.to_string(), "--graphs", switch(graphs)])
             }
             Mode::WithoutGraphs => worker.args(["--graphs", "off"]),
+            Mode::Trusting => worker.args(["--optimize", "trust"]),
+            Mode::Verifying => worker.args(["--optimize", "verify"]),
         };
         worker.envs(host.worker_environment());
         worker.envs(self.environment.iter().cloned());

@@ -1,5 +1,6 @@
 //! The parts of the check, one file each, and their table.
 
+mod answers;
 mod copies;
 mod correctness;
 mod devices;
@@ -17,9 +18,10 @@ mod throughput;
 use crate::part::Part;
 
 /// All parts, in the order in which they run: first those that others depend on, last those that the time limit may cut short.
-pub(crate) const PARTS: [&dyn Part; 14] = [
+pub(crate) const PARTS: [&dyn Part; 15] = [
     &devices::Devices,
     &correctness::CORRECTNESS,
+    &answers::Answers,
     &throughput::Throughput,
     &copies::Copies,
     &streams::Streams,

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, bail};
 use packhorse_cluster::{ByteCount, ModelId, Percent, Profile, ProfileRow, ProfileTable, Program};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, ProfileTask, WorkerReport,
+    Execution, ExecutorChoice, Handoff, Optimize, ProfileTask, WorkerReport,
 };
 use serde_json::{Value, json};
 
@@ -159,6 +159,7 @@ fn measure(host: &Host, model: &Model, time_limit: Duration) -> anyhow::Result<P
             device_lock: None,
             threads: host.threads(),
             pipeline: host.pipeline(),
+            optimize: Optimize::default(),
         },
         device_kind: kind.clone(),
         time_limit_ms: time_limit.as_millis() as u64,
