@@ -1,7 +1,7 @@
 //! A replica's memory on the device against the memory that plans count for it: the growth of what all processes use, so that CUDA's
 //! context, recordings and buffers for copies are included.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use anyhow::Context as _;
 use packhorse_worker_agent::devices::Monitor;
@@ -12,6 +12,7 @@ use crate::{
     host::{Backend, Host},
     models::{self, MAIN_MODELS, Model},
     part::{NO_GPU, Part},
+    process::wait_for,
     report::{Section, Table, Target},
 };
 
@@ -25,6 +26,12 @@ const READY_LIMIT: Duration = Duration::from_mins(2);
 const LARGEST_ERROR: f64 = 0.1;
 /// Requests with all rows that a replica answers before its memory is read.
 const REQUESTS: u32 = 3;
+/// The time between two readings of the memory in use.
+const POLL: Duration = Duration::from_millis(200);
+/// Equal readings in a row by which workers that end or start are taken to have done so.
+const EQUAL_READINGS: u32 = 10;
+/// The time limit for the memory in use to stay the same.
+const SETTLED_LIMIT: Duration = Duration::from_mins(1);
 
 const COLUMNS: [&str; 6] = [
     "model",
@@ -86,13 +93,7 @@ fn compare(
     section: &mut Section,
     table: &mut Table,
 ) -> anyhow::Result<()> {
-    let monitor = Monitor::start();
-    let used = || {
-        let read = monitor.read(&host.devices[0].name);
-        let bytes = read.memory_used_bytes.context("NVML reports no memory")?;
-        anyhow::Ok(bytes as f64 / f64::from(1 << 20))
-    };
-    let before = used()?;
+    let before = settled_mib(host)?;
     let demand = Demand {
         rate_rps: 1.0,
         slo_ms: 20_000.0,
@@ -100,16 +101,21 @@ fn compare(
     };
     cluster.register_model(model, demand)?;
     cluster.wait_until_measured(&[model], READY_LIMIT)?;
-    let view = cluster.wait_for_model(model, "ready", READY_LIMIT, |view| {
-        view.replicas.iter().any(|replica| replica.serving)
-    })?;
+    // A measured model is planned anew, so that its first replica gives way to another.
+    settled_mib(host)?;
+    let view = cluster.wait_for_model(
+        model,
+        "ready",
+        READY_LIMIT,
+        |view| matches!(&view.replicas[..], [replica] if replica.serving),
+    )?;
     let replica = view.replicas.first().context("the model has no replica")?;
     let rows = replica.batch_size;
     let row = model.example(1)?.input;
     for _ in 0..REQUESTS {
         cluster.infer(model, rows, &row.repeat(rows as usize))?;
     }
-    let real = used()? - before;
+    let real = settled_mib(host)? - before;
     let profiles = cluster.profiles()?;
     let planned = profiles
         .iter()
@@ -137,4 +143,21 @@ fn compare(
         json!(error),
     ]);
     Ok(())
+}
+
+/// Returns the memory in use on the first device, in MiB, once it stays the same.
+fn settled_mib(host: &Host) -> anyhow::Result<f64> {
+    let monitor = Monitor::start();
+    let (mut last, mut equal) = (None, 0);
+    wait_for("the memory in use to settle", SETTLED_LIMIT, || {
+        let read = monitor.read(&host.devices[0].name);
+        let bytes = read.memory_used_bytes.context("NVML reports no memory")?;
+        equal = if last == Some(bytes) { equal + 1 } else { 0 };
+        last = Some(bytes);
+        if equal < EQUAL_READINGS {
+            thread::sleep(POLL);
+            return Ok(None);
+        }
+        Ok(Some(bytes as f64 / f64::from(1 << 20)))
+    })
 }
