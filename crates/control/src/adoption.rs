@@ -166,11 +166,7 @@ impl Controller {
     }
 
     /// Rolls out a plan that is stored.
-    pub(crate) fn adopt(
-        &mut self,
-        record: Arc<PlanRecord>,
-        mut replicas: Vec<PlacedReplica>,
-    ) {
+    pub(crate) fn adopt(&mut self, record: Arc<PlanRecord>, mut replicas: Vec<PlacedReplica>) {
         self.planning.stored();
         // Models may have been removed or have failed while the plan was stored.
         replicas.retain(|replica| self.state.models.serves(&replica.spec.model));

@@ -7,9 +7,11 @@ use packhorse_cluster::{
 };
 use packhorse_control::record::ModelRecord;
 use packhorse_estimator::OperatorGraph;
-use sqlx::{Any, Row as _, Transaction, any::AnyRow, error::ErrorKind};
+use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
 
-use super::{Store, StoreError, json, parsed, to_json, unix_ms, unsigned};
+use super::{
+    Store, StoreError, json, parsed, to_json, transaction::Transaction, unix_ms, unsigned,
+};
 
 /// The reason why a model cannot be added.
 #[derive(Debug, thiserror::Error)]
@@ -139,10 +141,7 @@ impl Store {
 }
 
 /// Adds a model within a transaction.
-async fn insert(
-    transaction: &mut Transaction<'_, Any>,
-    spec: &ModelSpec,
-) -> Result<(), InsertModelError> {
+async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), InsertModelError> {
     let program = &spec.program;
     let done = sqlx::query(
         "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
@@ -177,7 +176,7 @@ async fn insert(
 }
 
 /// Removes a model and its profiles within a transaction.
-async fn delete(transaction: &mut Transaction<'_, Any>, model: &ModelId) -> Result<(), StoreError> {
+async fn delete(transaction: &mut Transaction, model: &ModelId) -> Result<(), StoreError> {
     const STATEMENTS: [&str; 2] = [
         "DELETE FROM models WHERE name = $1 AND version = $2",
         "DELETE FROM profiles WHERE name = $1 AND version = $2",

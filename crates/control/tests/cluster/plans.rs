@@ -187,8 +187,8 @@ fn a_rewriting_that_a_worker_dropped_is_a_finding_of_its_model_and_no_more() {
     let mut cluster = serving_cluster(&[8192], &[("a:1", 20.0)]);
     let dropped = |c: &VirtualCluster| -> Vec<Finding> {
         let findings = c.controller().findings();
-        let is_dropped = |f: &Finding| f.problem == Problem::RewritingDropped;
-        findings.into_iter().filter(is_dropped).collect()
+        let is_dropped = |f: &&Finding| f.problem == Problem::RewritingDropped;
+        findings.iter().filter(is_dropped).cloned().collect()
     };
     assert_eq!(dropped(&cluster), []);
     cluster.machine("n0").behaviour.verification = Some(Verification {
