@@ -131,6 +131,19 @@ def test_requests_wait_for_a_gateway_that_starts_again(simulated: MakeCluster):
     assert set(load.counts()) == {200}, load.counts()
 
 
+def test_a_hang_up_ends_no_program_and_costs_no_request(simulated: MakeCluster):
+    cluster = simulated({"m": 20})
+    programs = processes_of(cluster.folder)
+    assert set(programs.values()) >= {"packhorse-gateway", "packhorse-agent", "packhorse-worker"}
+    with Load(cluster.inference, "m") as load:
+        wait_for_answers(load, 20)
+        for pid in programs:
+            os.kill(pid, signal.SIGHUP)
+        wait_for_answers(load, 100)
+    assert load.counts().keys() == {200}, load.counts()
+    assert processes_of(cluster.folder) == programs
+
+
 def check_store(cluster: Cluster) -> None:
     """The database as the dead process left it is sound."""
     database = sqlite3.connect(f"file:{cluster.state / 'packhorse.db'}?mode=ro", uri=True)

@@ -139,7 +139,7 @@ def test_the_end_of_one_program_is_the_end_of_all(simulated, program: str):
     assert processes_of(running.state) == {}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_all_programs_and_leaves_nothing(simulated, number: int):
     running = simulated()
     worker = running.pid_of("packhorse-worker")

@@ -3,6 +3,7 @@
 //! service, and its manual page.
 
 mod data_home;
+mod hang_up;
 mod libtorch;
 mod log;
 mod manual;
@@ -11,6 +12,7 @@ mod supervisor;
 mod this_machine;
 
 pub use data_home::DataHome;
+pub use hang_up::survive_hang_up;
 pub use libtorch::{LIBTORCH_VERSION, Libtorch, LibtorchBuild};
 pub use log::{LogError, LogFormat, LogOptions};
 pub use manual::print_manual_page;

@@ -25,7 +25,7 @@ mod workers;
 use clap::Parser;
 
 use config::Options;
-use packhorse_service::print_manual_page;
+use packhorse_service::{print_manual_page, survive_hang_up};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -33,6 +33,7 @@ async fn main() -> anyhow::Result<()> {
         return Ok(());
     }
     let options = Options::parse();
+    survive_hang_up()?;
     options.log.start()?;
     let supervisor = options.supervisor.watch()?;
     node::run(options.settings()?, supervisor).await?;

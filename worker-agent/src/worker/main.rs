@@ -29,6 +29,7 @@ mod status_reporter;
 use std::{panic, path::PathBuf, process};
 
 use clap::{Args, Parser, Subcommand};
+use nix::sys::signal::{SigSet, Signal};
 use packhorse_worker_agent::handoff::Handoff;
 
 use bench::BenchOptions;
@@ -83,6 +84,8 @@ fn main() {
         .with_ansi(false)
         .with_writer(std::io::stderr)
         .init();
+    // No service ends by SIGHUP. A blocked signal waits forever, here and in all threads.
+    let _ = SigSet::from(Signal::SIGHUP).thread_block();
     // By default the kernel may end a sleep 50 µs late, longer than a query of a CUDA event. Threads inherit the setting.
     let _ = nix::sys::prctl::set_timerslack(1_000);
     // A thread that ends leaves batches without an answer, so that the whole process ends. The agent restarts it.

@@ -3,7 +3,7 @@
 mod model_repository;
 mod services;
 
-use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fs, future::pending, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use packhorse_client::{AdminClient, BaseUrl, InferenceClient};
@@ -88,10 +88,11 @@ struct Endpoints {
     pid: u32,
 }
 
-/// The requests to end: Ctrl-C and SIGTERM.
+/// The requests to end: Ctrl-C, SIGTERM, and SIGHUP of a terminal that closes, unless `nohup` or the like has it ignored.
 struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
+    hang_up: Option<Signal>,
 }
 
 impl ServeArgs {
@@ -233,6 +234,11 @@ impl EndSignals {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
+            hang_up: if ignores_hang_up() {
+                None
+            } else {
+                Some(signal(SignalKind::hangup())?)
+            },
         })
     }
 
@@ -240,6 +246,21 @@ impl EndSignals {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
+            () = async {
+                match &mut self.hang_up {
+                    Some(signal) => drop(signal.recv().await),
+                    None => pending().await,
+                }
+            } => {}
         }
     }
+}
+
+/// Returns true if the process was started with SIGHUP ignored.
+fn ignores_hang_up() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // SIGHUP is signal 1, that of the lowest bit.
+    ignored.is_some_and(|mask| mask & 1 == 1)
 }
