@@ -16,7 +16,7 @@ WIDE = 4_000_000  # numbers of UINT8: 8 MB of JSON, more than a socket holds
 
 
 def head(model: str, length: int, more: str = "") -> bytes:
-    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {length}\r\n{more}\r\n".encode()
+    return f"POST /v2/models/{model}/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n{more}\r\n".encode()
 
 
 def post(model: str, body: bytes, more: str = "") -> bytes:

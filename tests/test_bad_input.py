@@ -221,7 +221,7 @@ def test_the_header_length_counts_inflated_bytes(served: Served):
 
 def test_a_body_over_the_limit_is_refused_before_it_is_sent(served: Served):
     with socket.create_connection(served.address.split(":"), timeout=10) as connection:
-        head = "POST /v2/models/double/infer HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        head = "POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
         connection.sendall(f"{head}content-length: {BODY_LIMIT + 1}\r\n\r\n".encode())
         assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
 
@@ -229,7 +229,7 @@ def test_a_body_over_the_limit_is_refused_before_it_is_sent(served: Served):
 def test_a_chunked_body_over_the_limit_is_refused(served: Served):
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     with socket.create_connection(served.address.split(":"), timeout=10) as connection:
-        connection.sendall(b"POST /v2/models/double/infer HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        connection.sendall(b"POST /v2/models/double/infer HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
         try:
             for _ in range(BODY_LIMIT // 0x10000 + 1):
                 connection.sendall(chunk)

@@ -34,8 +34,8 @@ def begin(cluster: Cluster, text: str) -> socket.socket:
     "part",
     [
         "POST /v2/models/m/in",
-        "POST /v2/models/m/infer HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{",
-        "POST /v2/models/m/infer HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n",
+        "POST /v2/models/m/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{",
+        "POST /v2/models/m/infer HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n",
     ],
     ids=["head", "body", "chunks"],
 )
@@ -53,7 +53,7 @@ def test_a_request_that_does_not_go_on_is_ended(simulated: MakeCluster, part: st
 def test_clients_that_leave_take_their_requests_out_of_the_queue(simulated: MakeCluster):
     # `exclusive` has one replica on one device, so that 18 of the 20 wait.
     cluster = simulated({"m": 300}, "--policy", "exclusive", max_batch_size=1)
-    head = f"POST /v2/models/m/infer HTTP/1.1\r\nhost: x\r\ncontent-length: {len(REQUEST)}\r\n\r\n"
+    head = f"POST /v2/models/m/infer HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(REQUEST)}\r\n\r\n"
     waiting = [begin(cluster, head + REQUEST.decode()) for _ in range(20)]
     pending = lambda: cluster.admin.metric("nv_inference_pending_request_count", model="m")
     wait_until(lambda: pending() >= 15, "the requests to wait")

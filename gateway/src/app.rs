@@ -19,6 +19,7 @@ use crate::{
     api::{
         admin::{self, Admin, Credentials},
         inference::{self, Inference, InferenceLimits},
+        web_policy::WebPolicy,
     },
     config::Settings,
     controller::{Controller, ControllerConfig},
@@ -156,6 +157,7 @@ impl App {
             &agent_token,
             node_tokens,
             keys.clone(),
+            store.ended_sessions().await?,
             link_secret.clone(),
         );
         let artifacts = ArtifactFiles::open(
@@ -211,6 +213,7 @@ impl App {
                 traces: Arc::new(Semaphore::new(admin::MAX_TRACES)),
                 body_timeout: settings.client_timeout,
                 worker_networks: settings.worker_networks.clone().into(),
+                web: web_policy(&settings, settings.admin_listen.ip().is_loopback()),
                 uses_tls: tls.admin.is_some(),
                 token_files: state.token_files().into(),
             },
@@ -309,14 +312,25 @@ fn start_inference(
         body_bytes: settings.body_limit.as_u64(),
         body_timeout: settings.client_timeout,
     };
+    let is_open = settings.listen.ip().is_loopback() || !settings.inference_keys;
     Inference::new(
         data_plane.clone(),
         limits,
         settings.inference_keys.then(|| keys.clone()),
+        web_policy(settings, is_open),
         settings.system_shared_memory,
         wake_latency,
     )
     .map_err(StartError::DataPlane)
+}
+
+/// Returns the policy of a listener. One that only its place protects answers for the hosts alone that the operator knows.
+fn web_policy(settings: &Settings, is_open: bool) -> WebPolicy {
+    if is_open {
+        WebPolicy::for_hosts(&settings.allowed_hosts)
+    } else {
+        WebPolicy::default()
+    }
 }
 
 /// Starts the data plane, and the exporter of its traces if there is a receiver.
@@ -386,6 +400,7 @@ fn controller_config(settings: &Settings) -> ControllerConfig {
 fn connection_limits(
     settings: &Settings,
     connections: usize,
+    unknown_yield: bool,
     always_answered: &'static str,
 ) -> ConnectionLimits {
     ConnectionLimits {
@@ -393,6 +408,7 @@ fn connection_limits(
         head_timeout: settings.client_timeout,
         idle_timeout: settings.keep_alive,
         write_timeout: settings.client_timeout,
+        unknown_yield,
         always_answered,
     }
 }
@@ -475,10 +491,10 @@ async fn listen(
             source,
         })
     };
-    let limits = connection_limits(settings, shares.inference, HEALTH);
+    let limits = connection_limits(settings, shares.inference, false, HEALTH);
     let (address, tls_of, name) = (settings.listen, tls.inference, "inference listener");
     let inference = bind("listen", address, inference, limits, tls_of, name).await?;
-    let limits = connection_limits(settings, shares.admin, METRICS);
+    let limits = connection_limits(settings, shares.admin, true, METRICS);
     let address = settings.admin_listen;
     let name = "admin listener";
     let admin = bind("admin-listen", address, admin, limits, tls.admin, name).await?;

@@ -1,4 +1,4 @@
-//! Acts of admins, as the audit log keeps them.
+//! Acts of admins, as the audit log keeps them: what they change, what leaves the gateway with its secrets or models, and refused sign-ins.
 //!
 //! The authorisation of a request says who acts; the handler, or for a command the control plane, says what is done; the store records
 //! both in the transaction that does it.
@@ -28,6 +28,16 @@ impl Act {
             actor,
             action,
             subject: Some(subject.to_string()),
+            change: json!({}),
+        }
+    }
+
+    /// Returns an act about the whole cluster.
+    pub(crate) fn of_cluster(actor: AuditActor, action: &'static str) -> Self {
+        Self {
+            actor,
+            action,
+            subject: None,
             change: json!({}),
         }
     }
@@ -85,11 +95,7 @@ impl Act {
                     .map(|(model, kind, _)| format!("{model} on {kind}"));
                 let models: Vec<String> = models.take(MAX_LISTED).collect();
                 let change = json!({"profiles": models});
-                Self {
-                    subject: None,
-                    ..act("profiles.import", &"")
-                }
-                .with(change)
+                Self::of_cluster(actor.clone(), "profiles.import").with(change)
             }
             Command::ImportPairs(kind, pairs) => {
                 act("pairs.import", kind).with(json!({"pairs": pairs.pairs.len()}))
@@ -114,11 +120,7 @@ impl Act {
                 if let Some(discipline) = settings.discipline {
                     change["discipline"] = json!(discipline.to_string());
                 }
-                Self {
-                    subject: None,
-                    ..act("policy.change", &"")
-                }
-                .with(change)
+                Self::of_cluster(actor.clone(), "policy.change").with(change)
             }
             Command::ReportRepository(..) | Command::TakeLease(..) | Command::Report(..) => {
                 return None;

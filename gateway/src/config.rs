@@ -1,8 +1,13 @@
 //! The configuration of a gateway: flags and environment variables, parsed once into [`Settings`].
 
-use std::{net::SocketAddr, path::PathBuf, thread::available_parallelism, time::Duration};
+use std::{
+    ffi::OsStr, net::SocketAddr, path::PathBuf, thread::available_parallelism, time::Duration,
+};
 
-use clap::{ArgAction, Parser, builder::BoolishValueParser, value_parser};
+use clap::{
+    ArgAction, Command, CommandFactory as _, FromArgMatches as _, Parser,
+    builder::BoolishValueParser, value_parser,
+};
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec, UnknownDiscipline};
 use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
 use packhorse_serving::ModelLimits;
@@ -11,6 +16,7 @@ use packhorse_tls::{
 };
 
 use crate::{
+    api::web_policy::AllowedHost,
     ip_network::IpNetwork,
     telemetry::{Buckets, OtlpEndpoint, SampleRatio, TraceSettings},
 };
@@ -132,6 +138,16 @@ pub struct Options {
         default_value = "auto"
     )]
     pub inference_keys: InferenceKeys,
+
+    /// Host that clients may name besides localhost and IP addresses to a listener on loopback or without API keys, such as gateway.example.com,
+    /// *.example.com or * for all, separated by commas; against web pages whose name leads to this machine
+    #[arg(
+        long,
+        env = "PACKHORSE_ALLOWED_HOST",
+        value_name = "HOST",
+        value_delimiter = ','
+    )]
+    pub allowed_host: Vec<AllowedHost>,
 
     /// Allow clients on this host that run as the gateway's user to pass tensors by POSIX shared memory, as Triton does
     #[arg(long, env = "PACKHORSE_SYSTEM_SHARED_MEMORY")]
@@ -384,6 +400,8 @@ pub struct Settings {
     pub inference_keys: bool,
     /// The number of serving engines.
     pub engines: usize,
+    /// The hosts besides `localhost` and IP addresses that a listener without another protection answers for.
+    pub allowed_hosts: Vec<AllowedHost>,
     /// True if clients may pass tensors by POSIX shared memory.
     pub system_shared_memory: bool,
     /// The admin listener.
@@ -469,6 +487,13 @@ pub enum ConfigError {
 }
 
 impl Options {
+    /// Reads the command line and the environment, and ends the process with a message if they are wrong. A variable of OpenTelemetry that is empty
+    /// counts as absent, as its specification wants.
+    pub fn read() -> Self {
+        let matches = without_empty_variables(Self::command()).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+    }
+
     /// Returns the number of threads that serve HTTP.
     pub fn http_threads(&self) -> usize {
         let cores = available_parallelism().map_or(1, usize::from);
@@ -509,6 +534,7 @@ impl Options {
                 InferenceKeys::Required => true,
                 InferenceKeys::Off => false,
             },
+            allowed_hosts: self.allowed_host,
             system_shared_memory: self.system_shared_memory,
             admin_listen: self.admin_listen,
             admin_token_file: self.admin_token_file,
@@ -548,6 +574,26 @@ impl Options {
             }),
         })
     }
+}
+
+/// Removes the variables of OpenTelemetry that are empty from a command.
+fn without_empty_variables(command: Command) -> Command {
+    command.mut_args(|argument| {
+        let name = argument.get_env().and_then(OsStr::to_str);
+        if name.is_some_and(|name| name.starts_with("OTEL_") && is_empty(name)) {
+            argument.env(None::<&'static str>)
+        } else {
+            argument
+        }
+    })
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "clap reads the same variables of the environment"
+)]
+fn is_empty(variable: &str) -> bool {
+    std::env::var_os(variable).is_some_and(|value| value.is_empty())
 }
 
 /// Reads a discipline that the gateway has.
@@ -672,8 +718,6 @@ mod tests {
 
     #[test]
     fn the_page_of_limits_has_the_flags_and_their_defaults() {
-        use clap::CommandFactory as _;
-
         let command = Options::command();
         let page = include_str!("../../docs/limits.md");
         let mut found = 0;

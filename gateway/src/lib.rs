@@ -15,6 +15,7 @@ mod input_memory;
 pub mod ip_network;
 pub mod keys;
 mod memory;
+mod printable;
 pub mod serve;
 mod sessions;
 pub mod state_dir;

@@ -1,19 +1,18 @@
 //! The program of the Packhorse gateway: flags, logging and signals. All else is in the library.
 
 use anyhow::Context as _;
-use clap::Parser as _;
 // Linked in place of the C library's `malloc`, which Rust's allocator calls. It keeps the memory of large bodies instead of returning it to the kernel and
 // faulting it in again for every request. As Rust's allocator itself it would take longer, because it would get every request with an alignment.
 use mimalloc as _;
 use packhorse_gateway::{app::App, config::Options, health_check};
-use packhorse_service::print_manual_page;
+use packhorse_service::{print_manual_page, survive_hang_up};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> anyhow::Result<()> {
     if print_manual_page::<Options>()? {
         return Ok(());
     }
-    let options = Options::parse();
+    let options = Options::read();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(options.http_threads())
         .enable_all()
@@ -26,6 +25,7 @@ async fn run(options: Options) -> anyhow::Result<()> {
     if options.check_health {
         return Ok(health_check::check(options.listen, options.tls_cert.is_some()).await?);
     }
+    survive_hang_up().context("receive SIGHUP")?;
     options.log.start()?;
     let supervisor = options.supervisor;
     let settings = options.settings()?;

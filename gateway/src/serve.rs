@@ -7,12 +7,15 @@ mod handshake;
 mod limits;
 mod local_client;
 mod overflow;
+mod parse_errors;
 mod receive_window;
 mod server;
 mod stream;
+mod unknown_clients;
 
 pub(crate) use certificates::{Certificate, watch};
 pub use limits::{ConnectionLimits, HEAD_LIMIT};
 pub(crate) use local_client::LocalClient;
 pub(crate) use overflow::OVERFLOW_CONNECTIONS;
 pub use server::Server;
+pub use unknown_clients::ClientMark;

@@ -55,6 +55,7 @@ const GENEROUS: ConnectionLimits = ConnectionLimits {
     head_timeout: Duration::from_secs(30),
     idle_timeout: Duration::from_secs(30),
     write_timeout: Duration::from_secs(30),
+    unknown_yield: false,
     always_answered: "/health/",
 };
 
@@ -297,4 +298,35 @@ async fn a_head_over_the_limit_is_a_431() {
             .await
             .ends_with("quick")
     );
+}
+
+#[tokio::test]
+async fn what_is_no_request_gets_an_answer_with_a_body() {
+    let (server, _, _) = server(GENEROUS).await;
+    let many = format!("GET /quick HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(200));
+    for (bytes, status) in [
+        ("nonsense\r\n\r\n", 400),
+        ("GET /quick HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (
+            "GET /quick HTTP/1.1\r\nhost: x\r\n\r\nnonsense\r\n\r\n",
+            400,
+        ),
+        ("POST /quick HTTP/1.1\r\ncontent-length: x\r\n\r\n", 400),
+        (&many, 431),
+    ] {
+        let answer = read_all(&mut connect(&server, bytes).await).await;
+        let last = answer.rsplit("HTTP/1.1 ").next().unwrap();
+        let (head, body) = last.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with(&status.to_string()), "{answer}");
+        let length = format!("\r\ncontent-length: {}\r\n", body.len());
+        assert!(head.contains(&length), "{answer}");
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert!(
+            body["error"]
+                .as_str()
+                .unwrap()
+                .starts_with("the head of the request"),
+            "{answer}"
+        );
+    }
 }

@@ -2,11 +2,10 @@
 
 use axum::{
     Json,
-    extract::{FromRequest, FromRequestParts, Request},
+    extract::FromRequestParts,
     http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
 use packhorse_api::ErrorBody;
 use serde::de::DeserializeOwned;
 
@@ -54,6 +53,14 @@ impl ApiError {
         }
     }
 
+    /// Returns true if the client's credential was refused.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(
+            self.status,
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN
+        )
+    }
+
     /// Creates the error of an internal failure. The failure is logged here, and only here.
     pub fn internal(error: &(dyn std::error::Error + 'static)) -> Self {
         log(error);
@@ -93,19 +100,6 @@ impl IntoResponse for ApiError {
     }
 }
 
-/// A JSON body with any `Content-Type`. An error names the field.
-#[derive(Clone, Copy, Debug)]
-pub struct JsonBody<T>(pub T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let Body(bytes) = Body::from_request(request, state).await?;
-        parse_json(&bytes).map(Self)
-    }
-}
-
 /// Runs a computation that may take milliseconds on a thread for blocking work, so that it delays no other connection.
 ///
 /// # Errors
@@ -116,38 +110,6 @@ pub(crate) async fn off_reactor<T: Send + 'static>(
     tokio::task::spawn_blocking(compute)
         .await
         .map_err(|e| ApiError::internal(&e))
-}
-
-/// The largest number of bytes of a body. An extension of the request, beside the `DefaultBodyLimit` that enforces it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BodyLimit(pub(crate) usize);
-
-/// A whole body, within the [`BodyLimit`] of its route.
-#[derive(Clone, Debug)]
-pub struct Body(pub Bytes);
-
-impl<S: Send + Sync> FromRequest<S> for Body {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let limit = request.extensions().get::<BodyLimit>().copied();
-        match Bytes::from_request(request, state).await {
-            Ok(bytes) => Ok(Self(bytes)),
-            Err(e) if e.status() == StatusCode::PAYLOAD_TOO_LARGE => Err(ApiError::new(
-                e.status(),
-                match limit {
-                    Some(BodyLimit(bytes)) => {
-                        format!("the request body is larger than the limit of {bytes} bytes")
-                    }
-                    None => "the request body is larger than the limit of this route".to_owned(),
-                },
-            )),
-            Err(_) => Err(ApiError::new(
-                StatusCode::REQUEST_TIMEOUT,
-                "the request body ended early or arrived too slowly",
-            )),
-        }
-    }
 }
 
 /// The parameters of a path.

@@ -1,6 +1,7 @@
 //! One key: its record, and how much of its limits is used.
 
 use std::{
+    iter,
     num::NonZeroU32,
     sync::{
         Arc,
@@ -239,6 +240,13 @@ impl Key {
         let is_present = self.record.hash.matches(hash);
         let is_previous = previous.is_some_and(|(previous, _)| previous.matches(hash));
         is_present | is_previous
+    }
+
+    /// Returns true if a valid text of the key has this fingerprint at this Unix time.
+    pub(super) fn has_secret(&self, fingerprint: &str, now_ms: i64) -> bool {
+        let previous = self.record.previous.filter(|(_, until)| now_ms < *until);
+        let mut valid = iter::once(self.record.hash).chain(previous.map(|(hash, _)| hash));
+        valid.any(|hash| hash.fingerprint() == fingerprint)
     }
 
     pub(super) fn is_expired(&self, now_ms: i64) -> bool {

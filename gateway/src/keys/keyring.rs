@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::{
     key::{Key, KeyCounts, KeyRecord, KeyRefusal, KeyUse},
+    latest_time::LatestTime,
     secret::{KeyHash, id_of, random_id, random_key},
 };
 use crate::{
@@ -43,6 +44,7 @@ pub struct Keyring {
     keys: Arc<RwLock<BTreeMap<String, Arc<Key>>>>,
     /// The tenants so far. Number 0 is that of requests without a key.
     tenants: Arc<AtomicU32>,
+    latest: LatestTime,
     store: Store,
 }
 
@@ -76,6 +78,8 @@ pub enum KeyError {
 pub(crate) struct KeyOwner {
     /// The key's identity.
     pub(crate) id: String,
+    /// The fingerprint of the secret that the owner has.
+    pub(crate) secret: String,
     /// The key's name.
     pub(crate) name: String,
     /// The rights of the key.
@@ -103,6 +107,7 @@ impl Keyring {
         let keyring = Self {
             keys: Arc::default(),
             tenants: Arc::default(),
+            latest: LatestTime::default(),
             store,
         };
         for record in records {
@@ -259,18 +264,24 @@ impl Keyring {
 
     /// Returns the owner of a key; `None` if the text is no valid key.
     pub(crate) fn owner(&self, text: &str) -> Option<KeyOwner> {
-        Some(KeyOwner::of(&*self.authenticate(text)?))
+        let secret = KeyHash::of(text).fingerprint();
+        Some(KeyOwner::of(&*self.authenticate(text)?, secret))
     }
 
-    /// Returns the owner of the key with this identity; `None` if there is none, or it has expired.
-    pub(crate) fn owner_by_id(&self, id: &str) -> Option<KeyOwner> {
+    /// Returns the owner of the key with this identity whose secret has this fingerprint; `None` if it is not valid any more.
+    pub(crate) fn owner_by_id(&self, id: &str, secret: &str) -> Option<KeyOwner> {
         let key = self.find(id).ok()?;
-        let now = unix_ms();
-        if key.is_expired(now) {
+        let now = self.now_ms();
+        if key.is_expired(now) || !key.has_secret(secret, now) {
             return None;
         }
         key.limits.last_used_ms.store(now, Relaxed);
-        Some(KeyOwner::of(&key))
+        Some(KeyOwner::of(&key, secret.to_owned()))
+    }
+
+    /// Returns the time by which keys and sessions expire, which a clock that is set back does not change.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.latest.now_ms()
     }
 
     fn insert(&self, record: KeyRecord) {
@@ -282,7 +293,7 @@ impl Keyring {
 
     fn authenticate(&self, text: &str) -> Option<Arc<Key>> {
         let key = self.find(id_of(text)?).ok()?;
-        let now = unix_ms();
+        let now = self.now_ms();
         if !key.matches(&KeyHash::of(text), now) || key.is_expired(now) {
             return None;
         }
@@ -303,7 +314,7 @@ impl Keyring {
 }
 
 impl KeyOwner {
-    fn of(key: &Key) -> Self {
+    fn of(key: &Key, secret: String) -> Self {
         let view = &key.record.view;
         let scope = if view.scopes.contains(&Scope::Admin) {
             AdminScope::Admin
@@ -314,6 +325,7 @@ impl KeyOwner {
         };
         Self {
             id: view.id.clone(),
+            secret,
             name: view.name.clone(),
             scope,
         }

@@ -5,6 +5,7 @@
 
 mod key;
 mod keyring;
+mod latest_time;
 mod secret;
 
 pub(crate) use key::{KeyCounts, ModelScope, RESPONSE_CLASSES};

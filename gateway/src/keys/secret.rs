@@ -19,6 +19,12 @@ impl KeyHash {
         Self(Sha256::digest(text).into())
     }
 
+    /// Returns the name of the text in sessions, which says nothing of its hash.
+    pub(super) fn fingerprint(&self) -> String {
+        let hash = Sha256::digest(self.0);
+        URL_SAFE_NO_PAD.encode(&hash[..12])
+    }
+
     /// Returns true if both are hashes of the same text.
     pub(super) fn matches(&self, other: &Self) -> bool {
         self.0.ct_eq(&other.0).into()

@@ -49,6 +49,11 @@ impl Activity {
         }
     }
 
+    /// Returns true if no request is being received or answered.
+    pub(super) fn is_between_requests(&self) -> bool {
+        !matches!(*self.lock(), Phase::Request)
+    }
+
     /// A head is complete.
     pub(super) fn begin_request(&self) {
         *self.lock() = Phase::Request;

@@ -28,6 +28,7 @@ use super::{
     limits::ConnectionLimits,
     local_client::LocalClient,
     stream::ClientStream,
+    unknown_clients::ClientMark,
 };
 
 /// The end from which a connection comes.
@@ -36,16 +37,19 @@ pub(super) struct Origin {
     peer: Option<SocketAddr>,
     /// The client, if it is on this host.
     local: Option<Arc<LocalClient>>,
+    /// The mark of known clients, where unknown ones give their places up.
+    mark: Option<ClientMark>,
 }
 
 impl Origin {
-    pub(super) fn of(stream: &TcpStream) -> Self {
+    pub(super) fn of(stream: &TcpStream, mark: Option<ClientMark>) -> Self {
         let peer = stream.peer_addr().ok();
         let ends = peer.zip(stream.local_addr().ok());
         let local = ends.and_then(|(client, gateway)| LocalClient::new(client, gateway));
         Self {
             peer,
             local: local.map(Arc::new),
+            mark,
         }
     }
 }
@@ -65,12 +69,15 @@ pub(super) fn serve_connection(
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         // Handlers may ask where a request comes from.
-        let Origin { peer, local } = origin.clone();
+        let Origin { peer, local, mark } = origin.clone();
         if let Some(peer) = peer {
             request.extensions_mut().insert(ConnectInfo(peer));
         }
         if let Some(local) = local {
             request.extensions_mut().insert(local);
+        }
+        if let Some(mark) = mark {
+            request.extensions_mut().insert(mark);
         }
         watched.begin_request();
         let ending = EndOfRequest(Arc::clone(&watched));

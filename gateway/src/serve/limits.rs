@@ -20,6 +20,8 @@ pub struct ConnectionLimits {
     pub idle_timeout: Duration,
     /// The longest time for which a client may take nothing of its answer.
     pub write_timeout: Duration,
+    /// True if the oldest connection whose client has not proved who he is gives its place to a further one.
+    pub unknown_yield: bool,
     /// The beginning of the paths that are answered even to connections above the limit.
     pub always_answered: &'static str,
 }

@@ -1,6 +1,6 @@
 //! A server on one listener.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -18,6 +18,7 @@ use super::{
     limits::{BUFFER_BYTES, ConnectionLimits, HEAD_LIMIT},
     overflow::Overflow,
     receive_window,
+    unknown_clients::{ClientMark, UnknownClients},
 };
 use crate::tasks::Tasks;
 
@@ -122,6 +123,7 @@ impl Acceptor {
         let permits = Arc::new(Semaphore::new(
             self.limits.connections.min(Semaphore::MAX_PERMITS),
         ));
+        let mut unknown = UnknownClients::default();
         let mut overflow = Overflow::new(
             self.router.clone(),
             self.limits,
@@ -135,27 +137,42 @@ impl Acceptor {
             };
             // Answers are written in one piece; waiting to fill a segment would only delay them.
             let _ = stream.set_nodelay(true);
-            let Ok(permit) = Arc::clone(&permits).try_acquire_owned() else {
+            let place = Arc::clone(&permits).try_acquire_owned().ok();
+            if place.is_none() && !(self.limits.unknown_yield && unknown.end_oldest()) {
                 overflow.refuse(stream);
                 continue;
-            };
-            let connection = self.serve(stream);
-            let end = self.end.clone();
+            }
+            let client = self.limits.unknown_yield.then(|| unknown.add());
+            let (mark, yields) = client.unzip();
+            let connection = self.serve(stream, mark);
+            let (end, permits) = (self.end.clone(), Arc::clone(&permits));
             self.connections.spawn(async move {
+                let served = async {
+                    // The place of a connection that gives it up is free at once.
+                    let _place = match place {
+                        Some(place) => Ok(place),
+                        None => permits.acquire_owned().await,
+                    };
+                    connection.await;
+                };
                 tokio::select! {
-                    () = connection => {}
+                    () = served => {}
                     () = end.cancelled() => {}
+                    () = cancelled(yields) => {}
                 }
-                drop(permit);
             });
         }
     }
 
     /// Serves a connection, from its handshake to its end.
-    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + use<> {
+    fn serve(
+        &self,
+        stream: TcpStream,
+        mark: Option<ClientMark>,
+    ) -> impl Future<Output = ()> + use<> {
         let (http, router, limits) = (self.http.clone(), self.router.clone(), self.limits);
         let (tls, stop) = (self.tls.clone(), self.stop.clone());
-        let origin = Origin::of(&stream);
+        let origin = Origin::of(&stream, mark);
         async move {
             let stream = tokio::select! {
                 biased;
@@ -169,6 +186,14 @@ impl Acceptor {
                 Err(e) => tracing::debug!(error = %e, "a handshake failed"),
             }
         }
+    }
+}
+
+/// Waits until a token is cancelled; forever if there is none.
+async fn cancelled(token: Option<CancellationToken>) {
+    match token {
+        Some(token) => token.cancelled_owned().await,
+        None => pending().await,
     }
 }
 

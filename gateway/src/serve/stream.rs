@@ -8,12 +8,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::{Buf as _, Bytes};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::{Sleep, sleep},
 };
 
-use super::{activity::Activity, handshake::Transport};
+use super::{activity::Activity, handshake::Transport, parse_errors::with_body};
 
 /// A client's stream with a limit on the pauses in writing.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct ClientStream {
     write_timeout: Duration,
     /// The end of the present pause in writing; `None` while the client takes what is written.
     stalled: Option<Pin<Box<Sleep>>>,
+    /// The rest of an answer that is sent in place of one without a body.
+    replacement: Bytes,
 }
 
 impl ClientStream {
@@ -32,7 +35,34 @@ impl ClientStream {
             activity,
             write_timeout,
             stalled: None,
+            replacement: Bytes::new(),
         }
+    }
+
+    /// Sends an answer that has a body in place of one of hyper's own.
+    fn poll_replacement(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        while !self.replacement.is_empty() {
+            let progress = Pin::new(&mut self.stream).poll_write(context, &self.replacement);
+            let sent = ready!(self.limit_pause(context, progress))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.replacement.advance(sent);
+        }
+        Poll::Ready(Ok(buffer.len()))
+    }
+
+    /// Returns true if another answer is sent in place of these bytes, or is being sent.
+    fn is_replaced(&mut self, buffer: &[u8]) -> bool {
+        // Between requests there are but the rest of an answer, and what hyper answers by itself.
+        if self.replacement.is_empty() && self.activity.is_between_requests() {
+            self.replacement = with_body(buffer).map(Bytes::from).unwrap_or_default();
+        }
+        !self.replacement.is_empty()
     }
 
     /// Limits the time for which an operation of the writing half makes no progress.
@@ -76,6 +106,9 @@ impl AsyncWrite for ClientStream {
         context: &mut Context<'_>,
         buffer: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.is_replaced(buffer) {
+            return self.poll_replacement(context, buffer);
+        }
         let progress = Pin::new(&mut self.stream).poll_write(context, buffer);
         self.limit_pause(context, progress)
     }
@@ -85,6 +118,11 @@ impl AsyncWrite for ClientStream {
         context: &mut Context<'_>,
         buffers: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if let [only] = buffers
+            && self.is_replaced(only)
+        {
+            return self.poll_replacement(context, only);
+        }
         let progress = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
         self.limit_pause(context, progress)
     }

@@ -20,6 +20,14 @@ impl Store {
         }
     }
 
+    /// Records the act that this handle is for, if it changes nothing in the database.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub(crate) async fn record(&self) -> Result<(), StoreError> {
+        Ok(self.begin().await?.commit().await?)
+    }
+
     /// Begins a transaction, and records the act in it that this handle is for.
     pub(super) async fn begin(&self) -> Result<Transaction, sqlx::Error> {
         let mut transaction = Transaction::begin(&self.pool).await?;

@@ -4,7 +4,13 @@ use packhorse_cluster::Discipline;
 use packhorse_control::record::Settings;
 use sqlx::Row as _;
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, to_json};
+use crate::sessions::EndedSessions;
+
+/// The name of the setting with the sessions that were signed out.
+const ENDED_SESSIONS: &str = "ended-sessions";
+/// The statement that stores a setting.
+const SET: &str = "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
 
 impl Store {
     /// Returns the stored settings.
@@ -61,14 +67,40 @@ impl Store {
         ];
         for (name, value) in values {
             let Some(value) = value else { continue };
-            sqlx::query(
-                "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            )
-            .bind(name)
-            .bind(value)
+            sqlx::query(SET)
+                .bind(name)
+                .bind(value)
+                .execute(&mut *transaction)
+                .await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    /// Returns the sessions that were signed out.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub(crate) async fn ended_sessions(&self) -> Result<EndedSessions, StoreError> {
+        let row = sqlx::query("SELECT value FROM settings WHERE name = $1")
+            .bind(ENDED_SESSIONS)
+            .fetch_optional(&self.pool)
+            .await?;
+        let read = |row| super::json(&row, "settings", "value");
+        row.map_or(Ok(EndedSessions::default()), read)
+    }
+
+    /// Stores the sessions that were signed out.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub(crate) async fn set_ended_sessions(&self, ended: &EndedSessions) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
+        sqlx::query(SET)
+            .bind(ENDED_SESSIONS)
+            .bind(to_json(ended))
             .execute(&mut *transaction)
             .await?;
-        }
         transaction.commit().await?;
         Ok(())
     }

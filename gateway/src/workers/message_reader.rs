@@ -19,6 +19,7 @@ use super::{
     connection_error::ConnectionError, link_event::LinkEvent, outgoing::Sending,
     shared_memory::SharedMemory, wrong_result::check_result,
 };
+use crate::printable::printable;
 
 /// The most bytes that are read at a time while waiting for a message.
 const READ_AHEAD: usize = 16 << 10;
@@ -193,12 +194,14 @@ impl MessageReader {
                     let payload = self.shared_payload(memory, &result, &ranges)?;
                     return Poll::Ready(Ok(LinkEvent::BatchComputed(result, payload)));
                 }
-                ToGateway::Failure(failure) => {
+                ToGateway::Failure(mut failure) => {
                     sending.outstanding.remove(failure.id)?;
+                    failure.message = printable(&failure.message);
                     return Poll::Ready(Ok(LinkEvent::BatchFailed(failure)));
                 }
                 ToGateway::Draining => return Poll::Ready(Ok(LinkEvent::Draining)),
                 ToGateway::Close(reason) => {
+                    let reason = printable(&reason);
                     return Poll::Ready(Err(ConnectionError::ClosedWithReason(reason)));
                 }
                 ToGateway::Challenge(_) | ToGateway::Accept | ToGateway::Memory(_) => {

@@ -17,13 +17,16 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{Admin, worker_addresses};
-use crate::api::error::{ApiError, Body, JsonBody, Path, Query, off_reactor, parse_json};
+use crate::{
+    api::{
+        body::{Body, JsonBody},
+        error::{ApiError, Path, Query, off_reactor, parse_json},
+    },
+    printable::printable,
+};
 
 /// The largest status that is read where it is received, in bytes.
 const INLINE_STATUS: usize = 64 << 10;
-
-/// The largest number of characters that are kept of a text from an agent.
-const MAX_TEXT: usize = 2000;
 
 /// The wanted state that an agent has, and its patience.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
@@ -147,28 +150,27 @@ pub(super) async fn status(
 /// Separates the readings of the GPUs, which only telemetry uses, from the report of a checked status.
 fn report_of(status: AgentStatus) -> (NodeReport, Vec<GpuStatus>) {
     let replicas = status.replicas.into_iter().map(|mut replica| {
-        replica.reason = replica.reason.as_deref().map(truncated);
+        replica.reason = replica.reason.as_deref().map(printable);
         (replica.id, replica)
     });
     let mut gpus = status.gpus;
     for gpu in &mut gpus {
-        gpu.mps_reason = gpu.mps_reason.as_deref().map(truncated);
+        gpu.mps_reason = gpu.mps_reason.as_deref().map(printable);
         for reason in &mut gpu.throttle_reasons {
-            *reason = truncated(reason);
+            *reason = printable(reason);
         }
+    }
+    let mut profiles = status.profiles;
+    for profile in &mut profiles {
+        profile.error = profile.error.as_deref().map(printable);
     }
     let report = NodeReport {
         instance: status.instance,
         epoch: status.epoch,
         revision: status.revision,
         replicas: replicas.collect(),
-        profiles: status.profiles,
+        profiles,
         inspections: status.inspections,
     };
     (report, gpus)
-}
-
-/// Returns the first [`MAX_TEXT`] characters of a text.
-fn truncated(text: &str) -> String {
-    text.chars().take(MAX_TEXT).collect()
 }

@@ -80,9 +80,15 @@ pub(super) async fn put(
 )]
 pub(super) async fn show(
     State(admin): State<Admin>,
+    actor: Option<Extension<AuditActor>>,
     Path(digest): Path<ArtifactDigest>,
 ) -> Result<impl IntoResponse, ApiError> {
     let (file, bytes) = admin.artifacts.read(digest).await?;
+    // Agents fetch again and again; what they do is no act.
+    if let Some(Extension(actor)) = actor {
+        let act = Act::new(actor, "artifact.download", &digest);
+        admin.store.acting(act).record().await?;
+    }
     let headers: [(HeaderName, String); 2] = [
         (header::CONTENT_TYPE, "application/octet-stream".to_owned()),
         (header::CONTENT_LENGTH, bytes.to_string()),

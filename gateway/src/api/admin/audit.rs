@@ -30,7 +30,8 @@ impl ListedEntries {
     }
 }
 
-/// Returns what admins did, newest first. The newest 100,000 acts are kept. What was refused or changed nothing is not among them.
+/// Returns what admins did, newest first. The newest 100,000 acts are kept. Backups and downloads of model files are among them, and of refused
+/// sign-ins the first and the last before the address is stopped; what else was refused or changed nothing is not.
 #[utoipa::path(
     get, path = "/v1/audit", tag = "audit", security(("admin" = [])),
     params(ListedEntries),

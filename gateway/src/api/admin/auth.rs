@@ -12,7 +12,7 @@ use std::{
 
 use axum::{
     extract::{ConnectInfo, RawPathParams, Request, State},
-    http::{HeaderMap, Method, StatusCode, header},
+    http::{Extensions, HeaderMap, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
@@ -24,12 +24,14 @@ use packhorse_wire::{ClusterKey, LinkSecret};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
+use super::sign_ins::SignIns;
 use crate::{
     api::ApiError,
     keys::{AdminScope, KeyOwner, Keyring},
-    sessions::{Owner, Session, Sessions},
+    serve::ClientMark,
+    sessions::{EndedSessions, Owner, Session, Sessions},
     state_dir::random_secret,
-    store::{Store, StoreError, unix_ms},
+    store::{Store, StoreError},
 };
 
 /// The path of backups, which contain tokens.
@@ -49,6 +51,7 @@ pub struct Credentials {
     keys: Keyring,
     nodes: Arc<RwLock<BTreeMap<NodeName, TokenHash>>>,
     sessions: Sessions,
+    pub(super) sign_ins: SignIns,
     link_secret: LinkSecret,
 }
 
@@ -93,12 +96,13 @@ impl TokenHash {
 }
 
 impl Credentials {
-    /// Creates the credentials from the tokens, the hashes of the nodes' tokens, and the link secret.
-    pub fn new(
+    /// Creates the credentials from the tokens, the hashes of the nodes' tokens, the sessions that were signed out, and the link secret.
+    pub(crate) fn new(
         admin: &str,
         agent: &str,
         nodes: BTreeMap<NodeName, [u8; 32]>,
         keys: Keyring,
+        ended_sessions: EndedSessions,
         link_secret: LinkSecret,
     ) -> Self {
         let hashes = nodes.into_iter();
@@ -108,7 +112,8 @@ impl Credentials {
             agent: TokenHash::new(agent),
             keys,
             nodes: Arc::new(RwLock::new(hashes.collect())),
-            sessions: Sessions::new(admin),
+            sessions: Sessions::new(admin, ended_sessions),
+            sign_ins: SignIns::default(),
             link_secret,
         }
     }
@@ -163,14 +168,15 @@ impl Credentials {
         f(&mut self.nodes.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns the reason why an agent may not act for a node.
-    fn refusal(&self, role: &Role, node: &str) -> Option<String> {
-        match role {
-            Role::Admin => None,
-            Role::Reader | Role::Client => {
-                Some("this route requires an agent's token; an API key was given".to_owned())
-            }
-            Role::Agent => {
+    /// Returns the reason why a role may not use a route of agents, whose path may name a node.
+    fn refusal(&self, role: &Role, node: Option<&str>) -> Option<String> {
+        match (role, node) {
+            (Role::Admin, _) | (Role::Agent | Role::Node(_), None) => None,
+            (Role::Reader | Role::Client, _) => Some(
+                "this route requires an agent's token, the admin token or a key with the scope admin; another API key was given"
+                    .to_owned(),
+            ),
+            (Role::Agent, Some(node)) => {
                 let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
                 let own = node
                     .parse()
@@ -181,7 +187,7 @@ impl Credentials {
                     )
                 })
             }
-            Role::Node(owner) => (owner.as_str() != node).then(|| {
+            (Role::Node(owner), Some(node)) => (owner.as_str() != node).then(|| {
                 format!("the token is that of node {owner}; this is the path of node {node}")
             }),
         }
@@ -198,7 +204,7 @@ impl Credentials {
                 "this route requires a token: Authorization: Bearer TOKEN",
             ));
         };
-        let session = self.sessions.verify(cookie, unix_ms());
+        let session = self.sessions.verify(cookie, self.keys.now_ms());
         let session =
             session.ok_or_else(|| unauthorized("the session has ended; sign in again"))?;
         if !method.is_safe() && !headers.contains_key(CSRF_HEADER) {
@@ -244,7 +250,7 @@ impl Credentials {
     fn owner(&self, owner: Owner) -> Option<Caller> {
         match owner {
             Owner::AdminToken => Some(Caller::admin()),
-            Owner::Key(id) => self.keys.owner_by_id(&id).map(Caller::from),
+            Owner::Key { id, secret } => self.keys.owner_by_id(&id, &secret).map(Caller::from),
         }
     }
 
@@ -261,7 +267,7 @@ impl Credentials {
                     unauthorized("token: it is neither the admin token nor a valid key")
                 })?,
             (None, Some(code)) => {
-                let owner = self.sessions.redeem(code, unix_ms());
+                let owner = self.sessions.redeem(code, self.keys.now_ms());
                 let owner = owner
                     .ok_or_else(|| unauthorized("code: it is valid once, and for a minute"))?;
                 self.owner(owner)
@@ -273,12 +279,29 @@ impl Credentials {
                 ));
             }
         };
-        let session = Session::new(caller.signed_in()?, unix_ms());
+        let session = Session::new(caller.signed_in()?, self.keys.now_ms());
+        let session = session.map_err(|e| ApiError::internal(&e))?;
         let caller = Caller {
             session_ends_ms: Some(session.expires_ms),
             ..caller
         };
         Ok((self.sessions.cookie(&session), caller.view()?))
+    }
+
+    /// Ends the session in the headers, if there is one, for good.
+    pub(super) async fn sign_out(
+        &self,
+        store: &Store,
+        headers: &HeaderMap,
+    ) -> Result<(), ApiError> {
+        let now = self.keys.now_ms();
+        let session = session_cookie(headers).and_then(|cookie| self.sessions.verify(cookie, now));
+        if let Some(session) = session {
+            store
+                .set_ended_sessions(&self.sessions.end(&session, now))
+                .await?;
+        }
+        Ok(())
     }
 
     /// Returns the caller's name and rights.
@@ -289,7 +312,7 @@ impl Credentials {
     /// Makes a code that starts a session of the caller.
     pub(super) fn session_code(&self, headers: &HeaderMap) -> Result<String, ApiError> {
         let owner = self.caller(headers, &Method::POST)?.signed_in()?;
-        let code = self.sessions.new_code(owner, unix_ms());
+        let code = self.sessions.new_code(owner, self.keys.now_ms());
         code.map_err(|e| ApiError::internal(&e))
     }
 }
@@ -314,15 +337,15 @@ impl Caller {
     }
 
     /// Returns the caller as the audit log names it.
-    fn actor(&self, address: Option<IpAddr>) -> AuditActor {
+    fn actor(&self, address: IpAddr) -> AuditActor {
         AuditActor {
             name: self.name.clone(),
             key_id: match &self.owner {
-                Some(Owner::Key(id)) => Some(id.clone()),
+                Some(Owner::Key { id, .. }) => Some(id.clone()),
                 Some(Owner::AdminToken) | None => None,
             },
             session: self.session_ends_ms.is_some(),
-            address: address.map(|address| address.to_canonical().to_string()),
+            address: Some(address.to_string()),
         }
     }
 
@@ -358,7 +381,10 @@ impl From<KeyOwner> for Caller {
                 AdminScope::None => Role::Client,
             },
             name: owner.name,
-            owner: Some(Owner::Key(owner.id)),
+            owner: Some(Owner::Key {
+                id: owner.id,
+                secret: owner.secret,
+            }),
             session_ends_ms: None,
         }
     }
@@ -393,10 +419,12 @@ pub(super) async fn admin_only(
         Ok(caller) => caller,
         Err(e) => return e.into_response(),
     };
+    if caller.role != Role::Client {
+        set_known(&request);
+    }
     match caller.role {
         Role::Admin => {
-            let address = request.extensions().get::<ConnectInfo<SocketAddr>>();
-            let actor = caller.actor(address.map(|ConnectInfo(address)| address.ip()));
+            let actor = caller.actor(source(request.extensions()));
             request.extensions_mut().insert(actor);
             next.run(request).await
         }
@@ -414,21 +442,44 @@ fn only_reads(request: &Request) -> bool {
     }
 }
 
-/// Middleware that accepts the admin's token and those of agents. On a path with a node, an agent's token must be one for this node.
+/// Returns the address that a request comes from; that of nobody if it is unknown.
+pub(super) fn source(extensions: &Extensions) -> IpAddr {
+    let address = extensions.get::<ConnectInfo<SocketAddr>>();
+    let unknown = IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
+    address.map_or(unknown, |ConnectInfo(address)| address.ip().to_canonical())
+}
+
+/// Middleware that accepts the admin, whom the handler gets as an [`AuditActor`], and agents. The role decides first; on a path with a node, an agent's token must be one for this node.
 pub(super) async fn agent_or_admin(
     State(credentials): State<Credentials>,
     parameters: RawPathParams,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    let role = match credentials.caller(request.headers(), request.method()) {
-        Ok(caller) => caller.role,
+    let caller = match credentials.caller(request.headers(), request.method()) {
+        Ok(caller) => caller,
         Err(e) => return e.into_response(),
     };
-    let node = parameters.iter().find(|(name, _)| *name == "node");
-    match node.and_then(|(_, node)| credentials.refusal(&role, node)) {
+    let role = &caller.role;
+    let mut parameters = parameters.iter();
+    let node = parameters.find(|(name, _)| *name == "node");
+    match credentials.refusal(role, node.map(|(_, node)| node)) {
         Some(refusal) => ApiError::new(StatusCode::FORBIDDEN, refusal).into_response(),
-        None => next.run(request).await,
+        None => {
+            set_known(&request);
+            if *role == Role::Admin {
+                let actor = caller.actor(source(request.extensions()));
+                request.extensions_mut().insert(actor);
+            }
+            next.run(request).await
+        }
+    }
+}
+
+/// Has the connection of a request keep its place.
+fn set_known(request: &Request) {
+    if let Some(mark) = request.extensions().get::<ClientMark>() {
+        mark.set_known();
     }
 }
 
@@ -478,6 +529,7 @@ mod tests {
             "agent-secret",
             nodes,
             keys,
+            EndedSessions::default(),
             LinkSecret::none(),
         )
     }
@@ -485,13 +537,16 @@ mod tests {
     #[tokio::test]
     async fn a_node_with_a_token_of_its_own_is_leased_with_it_only_and_it_leases_no_other() {
         let credentials = credentials().await;
-        let allowed = |role: Role, node| credentials.refusal(&role, node).is_none();
+        let allowed = |role: Role, node| credentials.refusal(&role, Some(node)).is_none();
         assert!(allowed(Role::Admin, "n") && allowed(Role::Admin, "m"));
         assert!(allowed(Role::Node(node("n")), "n"));
         assert!(!allowed(Role::Node(node("n")), "m"));
         assert!(!allowed(Role::Agent, "n"));
         assert!(!allowed(Role::Reader, "n") && !allowed(Role::Client, "m"));
         assert!(allowed(Role::Agent, "m"));
+        let anywhere = |role: Role| credentials.refusal(&role, None).is_none();
+        assert!(anywhere(Role::Admin) && anywhere(Role::Agent) && anywhere(Role::Node(node("n"))));
+        assert!(!anywhere(Role::Reader) && !anywhere(Role::Client));
     }
 
     #[tokio::test]

@@ -2,14 +2,14 @@
 
 use std::{io, sync::Arc};
 
-use axum::{body::Body, extract::State, http::header, response::IntoResponse};
+use axum::{Extension, body::Body, extract::State, http::header, response::IntoResponse};
 use bytes::Bytes;
 use futures_util::stream;
-use packhorse_api::ErrorBody;
+use packhorse_api::{AuditActor, ErrorBody};
 use tokio::sync::mpsc;
 
 use super::{Admin, NO_STORE};
-use crate::api::error::ApiError;
+use crate::{api::error::ApiError, audit::Act};
 
 /// The number of bytes that are sent at a time.
 const CHUNK: usize = 256 << 10;
@@ -27,8 +27,13 @@ const CHUNKS: usize = 4;
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
-pub(super) async fn download(State(admin): State<Admin>) -> Result<impl IntoResponse, ApiError> {
+pub(super) async fn download(
+    State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
+) -> Result<impl IntoResponse, ApiError> {
     let snapshot = admin.artifacts.snapshot().await?;
+    let act = Act::of_cluster(actor, "backup.download");
+    admin.store.acting(act).record().await?;
     let tokens = Arc::clone(&admin.token_files);
     let (chunks, received) = mpsc::channel(CHUNKS);
     tokio::task::spawn_blocking(move || {

@@ -5,7 +5,10 @@ use packhorse_api::{AuditActor, CreatedKey, ErrorBody, KeyRequest, KeyRotation, 
 
 use super::{Admin, NO_STORE};
 use crate::{
-    api::error::{ApiError, JsonBody, Path},
+    api::{
+        body::JsonBody,
+        error::{ApiError, Path},
+    },
     keys::KeyError,
 };
 

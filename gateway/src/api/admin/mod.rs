@@ -19,13 +19,14 @@ mod profiles;
 mod repository;
 mod requests;
 mod sessions;
+mod sign_ins;
 mod worker_addresses;
 
 use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
 
 use axum::{
     Extension, Router,
-    extract::{DefaultBodyLimit, State},
+    extract::{Request, State},
     http::{Extensions, HeaderMap, HeaderName, StatusCode, Version, header},
     middleware,
     response::{IntoResponse, Response},
@@ -54,8 +55,10 @@ use utoipa_swagger_ui::SwaggerUi;
 
 use super::{
     ApiError,
-    error::{BodyLimit, INTERNAL_ERROR},
+    body::BodyLimits,
+    error::INTERNAL_ERROR,
     inference::Inference,
+    web_policy::{WebPolicy, WebRefusal},
 };
 use crate::{
     controller::Controller,
@@ -63,6 +66,7 @@ use crate::{
     events::{EventLog, Findings},
     ip_network::IpNetwork,
     keys::Keyring,
+    memory::MemoryBudget,
     store::{ArtifactFiles, Store},
     telemetry::{METRICS_CONTENT_TYPE, measure_http},
 };
@@ -74,9 +78,19 @@ pub(crate) use requests::MAX_TRACES;
 /// The header of answers that are not to be kept by anything on their way: streams, and those with secrets.
 const NO_STORE: (HeaderName, &str) = (header::CACHE_CONTROL, "no-store");
 /// The largest number of bytes of a JSON body.
-const JSON_LIMIT: usize = 1 << 20;
+const JSON_LIMIT: u64 = 1 << 20;
 /// The largest number of bytes of profiles, and of an agent's status, which may contain profiles.
-const PROFILES_LIMIT: usize = 16 << 20;
+const PROFILES_LIMIT: u64 = 16 << 20;
+/// The largest number of bytes of a body that anybody may send.
+const SIGN_IN_LIMIT: u64 = 4 << 10;
+/// The longest time for a whole body.
+const BODY_TIME: Duration = Duration::from_mins(1);
+/// The memory for the bodies of all who may change something, in bytes.
+const ADMIN_MEMORY: u64 = 128 << 20;
+/// The memory for the bodies of all agents, in bytes: nobody else's take it from them.
+const AGENT_MEMORY: u64 = 128 << 20;
+/// The memory for the bodies of all who sign in, in bytes.
+const SIGN_IN_MEMORY: u64 = 1 << 20;
 
 /// The state that the handlers share.
 #[derive(Clone, Debug)]
@@ -105,6 +119,8 @@ pub struct Admin {
     pub body_timeout: Duration,
     /// The networks on which workers may listen that are not at their agent's address.
     pub worker_networks: Arc<[IpNetwork]>,
+    /// The hosts that the listener answers for, and the web pages that may use it.
+    pub web: WebPolicy,
     /// True if the listener uses TLS.
     pub uses_tls: bool,
     /// The files with the tokens that a backup contains, as far as they exist.
@@ -158,18 +174,35 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
     let credentials = admin.credentials.clone();
     let telemetry = admin.data_plane.telemetry().clone();
     let body_timeout = admin.body_timeout;
-    let guarded = admin_routes().route_layer(middleware::from_fn_with_state(
+    let web = admin.web.clone();
+    let admin_memory = MemoryBudget::new(ADMIN_MEMORY);
+    let guarded = admin_routes(&admin_memory).route_layer(middleware::from_fn_with_state(
         credentials.clone(),
         auth::admin_only,
     ));
+    let guarded = guarded.route_layer(Extension(BodyLimits {
+        bytes: JSON_LIMIT,
+        time: BODY_TIME,
+        memory: admin_memory,
+    }));
     let agents = agent_routes().route_layer(middleware::from_fn_with_state(
         credentials,
         auth::agent_or_admin,
     ));
+    let agents = agents.route_layer(Extension(BodyLimits {
+        bytes: PROFILES_LIMIT,
+        time: BODY_TIME,
+        memory: MemoryBudget::new(AGENT_MEMORY),
+    }));
+    let sessions = session_routes().route_layer(Extension(BodyLimits {
+        bytes: SIGN_IN_LIMIT,
+        time: body_timeout,
+        memory: MemoryBudget::new(SIGN_IN_MEMORY),
+    }));
     let (routes, mut document) = OpenApiRouter::with_openapi(ApiDocument::openapi())
         .merge(guarded)
         .merge(agents)
-        .merge(session_routes())
+        .merge(sessions)
         .routes(routes!(metrics))
         .with_state(admin)
         .split_for_parts();
@@ -189,10 +222,22 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
                 .quality(CompressionLevel::Fastest)
                 .compress_when(SizeAbove::default().and(is_text)),
         )
-        .layer(body_limit(JSON_LIMIT))
         .layer(RequestBodyTimeoutLayer::new(body_timeout))
         .layer(CatchPanicLayer::custom(panic_response))
+        .layer(middleware::from_fn_with_state(web, from_known_pages))
         .layer(middleware::from_fn_with_state(telemetry, measure_http))
+}
+
+/// Middleware that refuses what a web page of another site sends.
+async fn from_known_pages(
+    State(web): State<WebPolicy>,
+    request: Request,
+    next: middleware::Next,
+) -> Response {
+    match web.refusal(&request) {
+        None => next.run(request).await,
+        Some(refusal) => ApiError::new(WebRefusal::STATUS, refusal.to_string()).into_response(),
+    }
 }
 
 /// Returns true for answers that are compressed where the client accepts it: metrics and listings grow with the number of models. Not
@@ -210,22 +255,22 @@ fn is_text(_: StatusCode, _: Version, headers: &HeaderMap, _: &Extensions) -> bo
     .any(|text| kind.starts_with(text))
 }
 
-/// Limits the body of a route to this number of bytes.
-fn body_limit(bytes: usize) -> (DefaultBodyLimit, Extension<BodyLimit>) {
-    (DefaultBodyLimit::max(bytes), Extension(BodyLimit(bytes)))
-}
-
 /// Returns the routes that require the admin token.
-fn admin_routes() -> OpenApiRouter<Admin> {
+fn admin_routes(memory: &MemoryBudget) -> OpenApiRouter<Admin> {
     let profiles = routes!(profiles::export, profiles::import);
+    let large = Extension(BodyLimits {
+        bytes: PROFILES_LIMIT,
+        time: BODY_TIME,
+        memory: memory.clone(),
+    });
     OpenApiRouter::new()
         .routes(routes!(models::list, models::register))
         .routes(routes!(models::show, models::change, models::remove))
         .routes(routes!(models::promote))
         .routes(routes!(models::roll_back))
         .routes(routes!(artifacts::list))
-        .routes(routes!(artifacts::put).layer(DefaultBodyLimit::disable()))
-        .routes(profiles.layer(body_limit(PROFILES_LIMIT)))
+        .routes(routes!(artifacts::put))
+        .routes(profiles.layer(large))
         .routes(routes!(profiles::kernels))
         .routes(routes!(profiles::pairs, profiles::import_pairs))
         .routes(routes!(nodes::list))
@@ -260,7 +305,7 @@ fn agent_routes() -> OpenApiRouter<Admin> {
         .routes(routes!(artifacts::show))
         .routes(routes!(agents::lease))
         .routes(routes!(agents::wanted))
-        .routes(routes!(agents::status).layer(body_limit(PROFILES_LIMIT)))
+        .routes(routes!(agents::status))
 }
 
 /// Returns the routes of sessions, which find out by themselves who asks.

@@ -17,7 +17,10 @@ use utoipa::IntoParams;
 
 use super::Admin;
 use crate::{
-    api::error::{ApiError, JsonBody, Path, Query},
+    api::{
+        body::JsonBody,
+        error::{ApiError, Path, Query},
+    },
     audit::Act,
     controller::slo_from_ms,
 };

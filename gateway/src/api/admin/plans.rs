@@ -14,7 +14,10 @@ use utoipa::IntoParams;
 
 use super::Admin;
 use crate::{
-    api::error::{ApiError, JsonBody, Path, Query},
+    api::{
+        body::JsonBody,
+        error::{ApiError, Path, Query},
+    },
     controller::{diff, plan_view},
     store::PlanSummaryRecord,
     telemetry::LONGEST_WINDOW,

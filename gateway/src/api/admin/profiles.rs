@@ -13,7 +13,10 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::Admin;
-use crate::api::error::{ApiError, Body, Query, off_reactor};
+use crate::api::{
+    body::Body,
+    error::{ApiError, Query, off_reactor},
+};
 
 /// The model whose profiles to return.
 #[derive(Clone, Debug, Deserialize, IntoParams)]

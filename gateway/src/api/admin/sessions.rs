@@ -1,17 +1,25 @@
 //! `/v1/session`: signing in to the dashboard.
 
+use std::net::IpAddr;
+
 use axum::{
     Json,
     extract::State,
-    http::{HeaderMap, StatusCode, header},
-    response::IntoResponse,
+    http::{Extensions, HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
 };
-use packhorse_api::{ErrorBody, SESSION_COOKIE, SessionCode, SessionRequest, SessionView};
+use packhorse_api::{
+    AuditActor, ErrorBody, SESSION_COOKIE, SessionCode, SessionRequest, SessionView,
+};
+use serde_json::json;
+use tokio::time::sleep;
 
-use super::{Admin, NO_STORE};
+use super::{Admin, NO_STORE, auth, sign_ins::PAUSE};
 use crate::{
-    api::error::{ApiError, JsonBody},
+    api::{body::JsonBody, error::ApiError},
+    audit::Act,
     sessions::{CODE_LIFETIME, LIFETIME},
+    store::unix_ms,
 };
 
 /// Starts a session with a token or a code: sets the cookie `packhorse_session`, which is valid for 12 hours and stands for the token in
@@ -23,28 +31,55 @@ use crate::{
         (status = 201, body = SessionView, headers(("Set-Cookie" = String, description = "The session"))),
         (status = 400, description = "Not one of token and code", body = ErrorBody),
         (status = 401, description = "The token or the code is not valid", body = ErrorBody),
-        (status = 403, description = "The key may not use this listener, or a page of another site asks", body = ErrorBody),
+        (status = 403, description = "The key may not use this listener, or a page of another origin asks", body = ErrorBody),
+        (status = 429, description = "Too many sign-ins from this address were refused", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
 )]
 pub(super) async fn create(
     State(admin): State<Admin>,
-    headers: HeaderMap,
+    extensions: Extensions,
     JsonBody(request): JsonBody<SessionRequest>,
-) -> Result<impl IntoResponse, ApiError> {
-    let site = headers.get("sec-fetch-site");
-    if site.is_some_and(|site| site != "same-origin" && site != "none") {
-        let message = "a session cannot be started by a page of another site";
-        return Err(ApiError::new(StatusCode::FORBIDDEN, message));
+) -> Result<Response, ApiError> {
+    let (source, sign_ins) = (auth::source(&extensions), &admin.credentials.sign_ins);
+    if let Some(left) = sign_ins.blocked(source, unix_ms()) {
+        let message = "too many sign-ins from this address were refused; retry later";
+        let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, message);
+        let seconds = left.as_secs_f64().ceil().to_string();
+        return Ok(([(header::RETRY_AFTER, seconds)], error).into_response());
     }
-    let (session, view) = admin.credentials.sign_in(&request)?;
+    let (session, view) = match admin.credentials.sign_in(&request) {
+        Ok(signed_in) => signed_in,
+        Err(error) => {
+            if error.is_refusal() {
+                refused(&admin, source).await;
+            }
+            return Err(error);
+        }
+    };
     tracing::info!(session.name = view.name, "a session was started");
     let cookie = set_cookie(&session, LIFETIME.as_secs(), admin.uses_tls);
-    Ok((
-        StatusCode::CREATED,
-        [NO_STORE, (header::SET_COOKIE, &*cookie)].map(|(name, value)| (name, value.to_owned())),
-        Json(view),
-    ))
+    let headers =
+        [NO_STORE, (header::SET_COOKIE, &*cookie)].map(|(name, value)| (name, value.to_owned()));
+    Ok((StatusCode::CREATED, headers, Json(view)).into_response())
+}
+
+/// Records a refused sign-in, and waits for the pause before its answer.
+async fn refused(admin: &Admin, source: IpAddr) {
+    if let Some(count) = admin.credentials.sign_ins.refused(source, unix_ms()) {
+        let actor = AuditActor {
+            name: String::new(),
+            key_id: None,
+            session: false,
+            address: Some(source.to_string()),
+        };
+        tracing::warn!(client.address = %source, refused = count, "sign-ins were refused");
+        let act = Act::of_cluster(actor, "session.refuse").with(json!({"refused": count}));
+        if let Err(e) = admin.store.acting(act).record().await {
+            tracing::warn!(error = %e, "a refused sign-in is not in the audit log");
+        }
+    }
+    sleep(PAUSE).await;
 }
 
 /// Returns who asks: the owner of the session, the token or the key.
@@ -65,14 +100,18 @@ pub(super) async fn show(
     Ok(([NO_STORE], Json(view)))
 }
 
-/// Ends a session: the browser forgets its cookie.
+/// Ends a session: its cookie is not valid any more, and the browser forgets it.
 #[utoipa::path(
     delete, path = "/v1/session", tag = "keys",
     responses((status = 204, description = "Ended"), (status = "default", description = "Any failure", body = ErrorBody))
 )]
-pub(super) async fn delete(State(admin): State<Admin>) -> impl IntoResponse {
+pub(super) async fn delete(
+    State(admin): State<Admin>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, ApiError> {
+    admin.credentials.sign_out(&admin.store, &headers).await?;
     let cookie = set_cookie("", 0, admin.uses_tls);
-    (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)])
+    Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]))
 }
 
 /// Makes a code that starts a session of the same owner once, within a minute.

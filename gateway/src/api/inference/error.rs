@@ -11,7 +11,7 @@ use packhorse_serving::{Refusal, RequestOutcome};
 
 use super::work_pool::PoolFull;
 use crate::{
-    api::{ApiError, error::INTERNAL_ERROR},
+    api::{ApiError, error::INTERNAL_ERROR, web_policy::WebRefusal},
     driver::{BatchFailure, FindModelError, UnansweredRequest},
     memory::MemoryExhausted,
 };
@@ -79,6 +79,12 @@ impl InferenceError {
             "the request body arrived too slowly: it may pause for {pause:?} and take {whole:?} in all"
         );
         Self::new(StatusCode::REQUEST_TIMEOUT, message)
+    }
+}
+
+impl From<WebRefusal> for InferenceError {
+    fn from(refusal: WebRefusal) -> Self {
+        Self::new(WebRefusal::STATUS, refusal.to_string())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The middleware of the inference listener: every request is measured, gets an identity and is authorised, and a handler that panics is
+//! The middleware of the inference listener: every request is measured, gets an identity, comes from no page of another site and is authorised, and a handler that panics is
 //! answered for.
 //!
 //! It is one middleware for all of this, because the router allocates a future and copies the services within for each: four of them cost as
@@ -30,7 +30,11 @@ pub(super) async fn answer(
     let measurement = HttpMeasurement::begin(telemetry, &request);
     let identity = telemetry.identify(request.headers());
     request.extensions_mut().insert(identity.clone());
-    let mut response = match authorize(&inference, &mut request).await {
+    let admitted = match inference.web.refusal(&request) {
+        None => authorize(&inference, &mut request).await,
+        Some(refusal) => Err(refusal.into()),
+    };
+    let mut response = match admitted {
         Ok(used) => {
             let used = used.map(|used| (used, telemetry.clock().now()));
             let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;

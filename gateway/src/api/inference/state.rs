@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::{shared_memory::SharedMemory, work_pool::WorkPool};
-use crate::{driver::DataPlane, keys::Keyring, telemetry::Telemetry, wake_latency::WakeLatency};
+use crate::{
+    api::web_policy::WebPolicy, driver::DataPlane, keys::Keyring, telemetry::Telemetry,
+    wake_latency::WakeLatency,
+};
 
 /// The limits of a client's requests.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,8 @@ pub struct State {
     /// The keys that requests need; none if they need none.
     pub(super) keys: Option<Keyring>,
     pub(super) limits: InferenceLimits,
+    /// The hosts that the listener answers for, and the web pages that may use it.
+    pub(super) web: WebPolicy,
     pub(super) pool: WorkPool,
     /// The regions of system shared memory; none if the extension is off.
     pub(super) shared_memory: Option<SharedMemory>,
@@ -61,6 +66,7 @@ impl Inference {
         data_plane: DataPlane,
         limits: InferenceLimits,
         keys: Option<Keyring>,
+        web: WebPolicy,
         system_shared_memory: bool,
         wake_latency: Option<WakeLatency>,
     ) -> io::Result<Self> {
@@ -74,6 +80,7 @@ impl Inference {
                 body_bytes,
                 ..limits
             },
+            web,
             pool: WorkPool::start(cores - 1)?,
             shared_memory: system_shared_memory.then(SharedMemory::default),
             wake_latency,

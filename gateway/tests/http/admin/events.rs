@@ -326,7 +326,7 @@ async fn open_and_ignore(gateway: &Gateway, since: u64) -> TcpStream {
     let mut stream = socket.connect(gateway.app.admin_address()).await.unwrap();
     let token = gateway.token("admin-token");
     let head = format!(
-        "GET /v1/events?since={since} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
+        "GET /v1/events?since={since} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     // The head of the answer, so that the stream is open.

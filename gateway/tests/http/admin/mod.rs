@@ -14,5 +14,8 @@ mod profiles;
 mod requests;
 mod restart;
 mod rollout;
+mod routes;
 mod sessions;
+mod strangers;
 mod versions;
+mod web_pages;

@@ -201,7 +201,7 @@ async fn nobody_signs_in_without_a_right_to_read() {
         .ok(201);
     for cookie in [
         "packhorse_session=",
-        "packhorse_session=1.admin.9999999999999.x",
+        "packhorse_session=2.admin.x.9999999999999.x",
         "other=1",
     ] {
         ask(
@@ -226,4 +226,74 @@ async fn signing_out_makes_the_browser_forget_the_cookie() {
         cookie.starts_with("packhorse_session=; Path=/; Max-Age=0"),
         "{cookie}"
     );
+}
+
+#[tokio::test]
+async fn a_signed_out_session_is_of_no_use_to_whoever_has_its_cookie_and_stays_so() {
+    let gateway = Gateway::start().await;
+    let token = json!({"token": gateway.token("admin-token")});
+    let out = sign_in(&gateway, token.clone()).await;
+    let other = sign_in(&gateway, token).await;
+    let signed_out = [("cookie", &*out)];
+    let answer = ask(&gateway, Method::DELETE, PATH, signed_out, Value::Null).await;
+    assert_eq!(answer.status, 204);
+    let models = "/v1/models";
+    ask(&gateway, Method::GET, models, signed_out, Value::Null)
+        .await
+        .error(401);
+    let codes = "/v1/session/codes";
+    let headers = [signed_out[0], CSRF];
+    ask(&gateway, Method::POST, codes, headers, Value::Null)
+        .await
+        .error(401);
+    let signed_in = [("cookie", &*other)];
+    ask(&gateway, Method::GET, models, signed_in, Value::Null)
+        .await
+        .ok(200);
+    let gateway = gateway.restarted().await;
+    ask(&gateway, Method::GET, models, signed_out, Value::Null)
+        .await
+        .error(401);
+    ask(&gateway, Method::GET, models, signed_in, Value::Null)
+        .await
+        .ok(200);
+}
+
+#[tokio::test]
+async fn a_session_and_a_code_end_with_the_secret_that_started_them() {
+    let gateway = Gateway::start().await;
+    let admin = key(&gateway, json!(["admin"])).await;
+    let path = format!("/v1/keys/{}/rotate", admin["id"].as_str().unwrap());
+    let [gone, kept] = [0, 3600];
+    let mut secret = admin["key"].clone();
+    for (overlap_s, status) in [(kept, 200), (gone, 401)] {
+        let token = json!({"token": secret});
+        let cookie = sign_in(&gateway, token).await;
+        let session = ("cookie", &*cookie);
+        let made = ask(
+            &gateway,
+            Method::POST,
+            "/v1/session/codes",
+            [session, CSRF],
+            Value::Null,
+        );
+        let code = json!({"code": made.await.ok(201)["code"]});
+        let rotated = gateway.post(&path, &json!({"overlap_s": overlap_s})).await;
+        secret = rotated.ok(200)["key"].clone();
+        // During the overlap the former secret is one of the key, too.
+        let used = ask(&gateway, Method::GET, "/v1/models", [session], Value::Null).await;
+        assert_eq!(used.status, status, "{overlap_s}");
+        let redeemed = ask(&gateway, Method::POST, PATH, [], code).await;
+        assert_eq!(redeemed.status == 201, status == 200, "{}", redeemed.text());
+    }
+    let cookie = sign_in(&gateway, json!({"token": secret})).await;
+    ask(
+        &gateway,
+        Method::GET,
+        "/v1/models",
+        [("cookie", &*cookie)],
+        Value::Null,
+    )
+    .await
+    .ok(200);
 }

@@ -48,7 +48,8 @@ async fn a_request_that_does_not_end_holds_a_stopped_gateway_for_one_grace_perio
     let mut slow = TcpStream::connect(gateway.app.inference_address())
         .await
         .unwrap();
-    let head = b"POST /v2/repository/index HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{";
+    let head =
+        b"POST /v2/repository/index HTTP/1.1\r\nhost: localhost\r\ncontent-length: 10\r\n\r\n{";
     slow.write_all(head).await.unwrap();
     let health = format!("http://{}/v2/health/live", gateway.app.inference_address());
     assert_eq!(status(&client(), &health).await, Some(200));

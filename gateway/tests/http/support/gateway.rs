@@ -30,7 +30,14 @@ pub(crate) fn settings(folder: &Path, flags: &[String]) -> Settings {
         "--listen=127.0.0.1:0",
         "--admin-listen=127.0.0.1:0",
     ];
-    let fixed = fixed.map(ToOwned::to_owned).into_iter();
+    let is_given = |fixed: &str| {
+        let (name, _) = fixed.split_once('=').unwrap_or((fixed, ""));
+        flags
+            .iter()
+            .any(|flag| flag.starts_with(&format!("{name}=")))
+    };
+    let fixed = fixed.into_iter().filter(|fixed| !is_given(fixed));
+    let fixed = fixed.map(ToOwned::to_owned);
     let all = fixed
         .chain([format!("--state-dir={state}")])
         .chain(flags.iter().cloned());

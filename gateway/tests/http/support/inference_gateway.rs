@@ -10,7 +10,10 @@ use packhorse_cluster::{
 };
 use packhorse_control::{LinkState, ServeChange, Target};
 use packhorse_gateway::{
-    api::inference::{Inference, InferenceLimits, router},
+    api::{
+        inference::{Inference, InferenceLimits, router},
+        web_policy::WebPolicy,
+    },
     driver::{DataPlane, DataPlaneConfig},
     serve::{ConnectionLimits, Server},
     tasks::Tasks,
@@ -137,13 +140,15 @@ impl InferenceGateway {
                 });
             }
         });
-        let inference = Inference::new(data_plane.clone(), limits, None, true, None).unwrap();
+        let web = WebPolicy::default();
+        let inference = Inference::new(data_plane.clone(), limits, None, web, true, None).unwrap();
         let routes: Router = router(inference).into();
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(10),
             write_timeout: Duration::from_secs(10),
+            unknown_yield: false,
             always_answered: "/v2/health/",
         };
         let server = Server::bind(
