@@ -13,7 +13,8 @@ pub enum Event {
         epoch: u64,
     },
     /// The gateway of another cluster granted the lease in this epoch, and proved that it may. Its epochs have nothing to do with those
-    /// seen before. The workers serve on until it says what it wants.
+    /// seen before. The workers serve on until it says what it wants, and those that it does not want for the grace time of
+    /// [`Limits`](crate::Limits), as long as it needs nothing else on their devices: it may be there by mistake, with an empty store.
     ClusterChanged {
         /// The gateway's epoch.
         epoch: u64,

@@ -13,4 +13,6 @@ pub struct Limits {
     pub measure_grace: Duration,
     /// The time that an inspection may take.
     pub inspect: Duration,
+    /// The time for which the workers of the former cluster serve on when another one has taken the node over and does not want them.
+    pub former_cluster: Duration,
 }

@@ -31,6 +31,9 @@ pub struct Reconciler {
     /// True once the agent has begun to stop all workers.
     stopping: bool,
     tasks: BTreeMap<TaskId, TaskRecord>,
+    /// The workers of the former cluster that serve on although the present one does not want them, and until when.
+    kept: BTreeSet<TaskId>,
+    kept_until: Time,
     artifacts: Artifacts,
 }
 
@@ -46,6 +49,8 @@ impl Reconciler {
             wanted: BTreeMap::new(),
             stopping: false,
             tasks: BTreeMap::new(),
+            kept: BTreeSet::new(),
+            kept_until: Time::ZERO,
             artifacts: Artifacts::default(),
         }
     }
@@ -73,6 +78,7 @@ impl Reconciler {
                 self.epoch = epoch;
                 self.applied = None;
                 self.wanted.clear();
+                self.keep_workers(now);
             }
             Event::Wanted(state) => self.set_wanted(state),
             Event::Fetched(digest) => self.artifacts.fetched(digest),
@@ -136,11 +142,39 @@ impl Reconciler {
         let inspect = state.inspections.into_iter().map(Task::Inspect);
         let tasks = serve.chain(measure).chain(inspect);
         self.wanted = tasks.map(|task| (task.id(), task)).collect();
+        // From now on they are the present cluster's own.
+        self.kept.retain(|id| !self.wanted.contains_key(id));
+    }
+
+    /// Keeps the workers that serve for the grace time of a cluster that is not there any more.
+    fn keep_workers(&mut self, now: Time) {
+        let serving = self.tasks.iter();
+        let serving = serving.filter(|(_, record)| matches!(record.task, Task::Serve(_)));
+        self.kept = serving.map(|(id, _)| id.clone()).collect();
+        self.kept_until = now + self.limits.former_cluster;
+    }
+
+    /// Gives up the workers of the former cluster once their time is over, and those that have ended or whose devices the present
+    /// cluster needs.
+    fn give_up_kept(&mut self, now: Time) {
+        if self.stopping || now >= self.kept_until {
+            self.kept.clear();
+            return;
+        }
+        let runs = |id: &TaskId| self.tasks.get(id).is_some_and(TaskRecord::has_process);
+        let waiting = self.wanted.iter().filter(|(id, _)| !runs(id));
+        let needed: BTreeSet<&str> = waiting.filter_map(|(_, task)| task.device()).collect();
+        self.kept.retain(|id| {
+            let record = self.tasks.get(id).filter(|record| record.has_process());
+            let device = record.and_then(|record| record.task.device());
+            device.is_some_and(|device| !needed.contains(device))
+        });
     }
 
     /// Returns the actions that are due now.
     pub fn poll(&mut self, now: Time) -> Vec<Action> {
         let mut actions = Vec::new();
+        self.give_up_kept(now);
         if self.applied.is_some() || self.stopping {
             self.forget_unwanted(&mut actions);
             self.add_wanted();
@@ -171,14 +205,19 @@ impl Reconciler {
             .values()
             .filter_map(|record| record.wakeup(&self.limits));
         let (_, needed) = self.artifacts_in_use();
-        tasks.chain(self.artifacts.wakeup(&needed)).min()
+        let kept = (!self.kept.is_empty()).then_some(self.kept_until);
+        tasks
+            .chain(self.artifacts.wakeup(&needed))
+            .chain(kept)
+            .min()
     }
 
-    /// Returns true if the task is wanted, or if no wanted state has come yet that could say otherwise.
+    /// Returns true if the task is wanted, if no wanted state has come yet that could say otherwise, or if its cluster's grace time lasts.
     fn is_wanted(&self, record: &TaskRecord) -> bool {
         let undecided = self.applied.is_none() && !self.stopping;
         let wanted = self.wanted.get(&record.task.id());
-        undecided || wanted.is_some_and(|wanted| wanted.runs_as(&record.task))
+        let kept = || self.kept.contains(&record.task.id());
+        undecided || kept() || wanted.is_some_and(|wanted| wanted.runs_as(&record.task))
     }
 
     /// Removes the unwanted tasks that have no process.

@@ -18,6 +18,7 @@ const LIMITS: Limits = Limits {
     load: Duration::from_mins(5),
     measure_grace: Duration::from_mins(1),
     inspect: Duration::from_mins(1),
+    former_cluster: Duration::from_mins(15),
 };
 const ADDRESS: &str = "127.0.0.1:7";
 
@@ -485,6 +486,65 @@ fn the_gateway_of_another_cluster_is_obeyed_from_a_lower_epoch_on_and_the_worker
     );
     assert_eq!(node.reconciler.applied(), (1, 1));
     assert_eq!(node.on(message(2, &[])), [Action::Terminate(id("1-0"))]);
+}
+
+#[test]
+fn workers_of_a_former_cluster_serve_on_for_its_grace_time_unless_their_device_is_needed() {
+    let message = |revision, replicas: &[WantedReplica]| {
+        Event::Wanted(WantedState {
+            epoch: 1,
+            revision,
+            replicas: replicas.to_vec(),
+            ..WantedState::default()
+        })
+    };
+    // A gateway with an empty store takes the node over, and wants nothing.
+    let taken_over = || {
+        let mut node = TestNode::serving();
+        node.on(Event::ClusterChanged { epoch: 1 });
+        assert_eq!(node.on(message(1, &[])), []);
+        assert_eq!(node.status().state, ReplicaState::Ready);
+        node
+    };
+    // The former cluster comes back in time: its workers are its own again.
+    let mut node = taken_over();
+    node.on(Event::ClusterChanged { epoch: 7 });
+    let back = Event::Wanted(WantedState {
+        epoch: 7,
+        revision: 1,
+        replicas: vec![replica("1-0", "m", "a")],
+        ..WantedState::default()
+    });
+    assert_eq!(node.on(back), []);
+    assert_eq!(node.after(LIMITS.former_cluster), []);
+    assert_eq!(node.status().state, ReplicaState::Ready);
+
+    // It does not.
+    let mut node = taken_over();
+    assert_eq!(
+        node.after(LIMITS.former_cluster - Duration::from_secs(1)),
+        []
+    );
+    assert!(node.reconciler.wakeup().is_some());
+    let ended = [Action::Terminate(id("1-0"))];
+    assert_eq!(node.after(Duration::from_secs(1)), ended);
+
+    // The present one needs another device, then this one.
+    let mut node = taken_over();
+    let other = replica("1-1", "x", "b");
+    let fetch = Action::Fetch(other.program.artifact);
+    assert_eq!(
+        node.on(message(2, std::slice::from_ref(&other))),
+        [fetch.clone()]
+    );
+    let same = replica("1-2", "x", "a");
+    let actions = node.on(message(3, &[other, same]));
+    assert_eq!(actions, ended);
+
+    // One that dies is not started again.
+    let mut node = taken_over();
+    let actions = node.on(Event::Exited(id("1-0"), ExitCause::Ended));
+    assert_eq!(actions[0], Action::Forget(id("1-0")));
 }
 
 #[test]

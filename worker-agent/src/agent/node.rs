@@ -34,6 +34,8 @@ const LOAD_LIMIT: Duration = Duration::from_mins(6);
 const MEASURE_GRACE: Duration = Duration::from_secs(80);
 /// The time that an inspection may take. Its process gives way to all others.
 const INSPECT_LIMIT: Duration = Duration::from_mins(1);
+/// The time for which the workers of a former cluster serve on, in which a person can restore its state.
+const FORMER_CLUSTER_GRACE: Duration = Duration::from_mins(15);
 /// The time that a worker has to end, beyond the time limit of a batch.
 const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// The capacity of the event queue. Senders wait while it is full.
@@ -101,6 +103,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
         load: LOAD_LIMIT,
         measure_grace: MEASURE_GRACE,
         inspect: INSPECT_LIMIT,
+        former_cluster: FORMER_CLUSTER_GRACE,
     };
     let names = devices.iter().map(|device| device.name.clone());
     let reconciler = Reconciler::new(names, limits);

@@ -26,6 +26,7 @@ const LIMITS: Limits = Limits {
     load: Duration::from_mins(1),
     measure_grace: Duration::from_mins(1),
     inspect: Duration::from_mins(1),
+    former_cluster: Duration::from_mins(15),
 };
 /// The time to fetch an artifact.
 const FETCH: Duration = Duration::from_millis(20);
