@@ -160,15 +160,7 @@ impl App {
             store.ended_sessions().await?,
             link_secret.clone(),
         );
-        let artifacts = ArtifactFiles::open(
-            state.artifacts(),
-            settings.artifact_roots.clone(),
-            settings.artifact_limit,
-            store.clone(),
-        )
-        .await
-        .map_err(StartError::Artifacts)?;
-        artifacts.set_orphans_aside().await?;
+        let artifacts = open_artifacts(&settings, &state, &store).await?;
         let sweep = sweep(artifacts.clone(), settings.artifact_retention);
         let mut endless = vec![
             tasks.spawn("sweeper of model files", sweep),
@@ -195,7 +187,6 @@ impl App {
         .await?;
         // The control plane has begun its epoch. From here on, a database that does not know it is not this one.
         state.write_identity(&store.identity().await?)?;
-        store.checkpoint().await?;
 
         let inference = start_inference(&settings, &data_plane, &keys, wake_latency)?;
         let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
@@ -299,6 +290,24 @@ impl App {
         self.store.close().await;
         tracing::info!("stopped");
     }
+}
+
+/// Opens the folder of model files, and sets those aside that the database does not know.
+async fn open_artifacts(
+    settings: &Settings,
+    state: &GatewayDir,
+    store: &Store,
+) -> Result<ArtifactFiles, StartError> {
+    let roots = settings.artifact_roots.clone();
+    let files = ArtifactFiles::open(
+        state.artifacts(),
+        roots,
+        settings.artifact_limit,
+        store.clone(),
+    );
+    let files = files.await.map_err(StartError::Artifacts)?;
+    files.set_orphans_aside().await?;
+    Ok(files)
 }
 
 /// Starts what answers inference requests.

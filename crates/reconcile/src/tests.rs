@@ -522,7 +522,7 @@ fn workers_of_a_former_cluster_serve_on_for_its_grace_time_unless_their_device_i
     // It does not.
     let mut node = taken_over();
     assert_eq!(
-        node.after(LIMITS.former_cluster - Duration::from_secs(1)),
+        node.after(LIMITS.former_cluster.saturating_sub(Duration::from_secs(1))),
         []
     );
     assert!(node.reconciler.wakeup().is_some());
@@ -533,10 +533,7 @@ fn workers_of_a_former_cluster_serve_on_for_its_grace_time_unless_their_device_i
     let mut node = taken_over();
     let other = replica("1-1", "x", "b");
     let fetch = Action::Fetch(other.program.artifact);
-    assert_eq!(
-        node.on(message(2, std::slice::from_ref(&other))),
-        [fetch.clone()]
-    );
+    assert_eq!(node.on(message(2, std::slice::from_ref(&other))), [fetch]);
     let same = replica("1-2", "x", "a");
     let actions = node.on(message(3, &[other, same]));
     assert_eq!(actions, ended);

@@ -131,7 +131,7 @@ impl ResultCode {
     /// Reads an extended result code of SQLite, whose lowest byte is the primary one, or an SQLSTATE of `PostgreSQL`.
     fn from_text(code: &str) -> Self {
         const SQLITE_FULL: u32 = 13;
-        const SQLITE_IOERR_SHMSIZE: u32 = 10 | 19 << 8;
+        const SQLITE_IOERR_SHMSIZE: u32 = 4874;
         // SQLITE_BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, CORRUPT, CANTOPEN, PROTOCOL, NOTADB.
         const UNAVAILABLE: [u32; 10] = [5, 6, 7, 8, 9, 10, 11, 14, 15, 26];
 

@@ -82,7 +82,7 @@ pub(crate) async fn carry_out(act: usize, store: &Store) -> Result<(), Refused> 
         29 => store.insert_events(&events(17..18, 100), 14).await,
         _ => unreachable!("there are {ACTS} acts"),
     };
-    done.map_err(refused)
+    done.map_err(|error| refused(&error))
 }
 
 /// Stores what a cluster has before the acts.
@@ -103,7 +103,7 @@ pub(crate) async fn furnish(store: &Store) -> Result<(), StoreError> {
     store.insert_plan(&plan(1), None).await
 }
 
-fn refused(error: StoreError) -> Refused {
+fn refused(error: &StoreError) -> Refused {
     match error {
         StoreError::Unavailable(_) => Refused::Uncertain,
         _ => Refused::NotStored,
@@ -113,7 +113,7 @@ fn refused(error: StoreError) -> Refused {
 async fn insert_model(store: &Store, id: &str, artifact: u8) -> Result<(), Refused> {
     let inserted = store.insert_model(&spec(id, artifact, 5.0)).await;
     inserted.map_err(|error| match error {
-        InsertModelError::Store(error) => refused(error),
+        InsertModelError::Store(error) => refused(&error),
         InsertModelError::Exists | InsertModelError::UnknownArtifact => Refused::NotStored,
     })
 }

@@ -361,7 +361,7 @@ impl Fault {
     }
 }
 
-/// A generator of random numbers: the SplitMix64 of Steele, Lea and Flood.
+/// A generator of random numbers: the `SplitMix64` of Steele, Lea and Flood.
 #[derive(Clone, Debug)]
 struct Random(u64);
 

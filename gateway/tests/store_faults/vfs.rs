@@ -46,9 +46,10 @@ pub(crate) struct Computer {
 
 /// Gives SQLite a disk. Returns the path of a database on it, and the disk.
 pub(crate) fn mount(disk: Disk) -> (String, MountedDisk) {
-    register();
     // A number is used once: connections to a disk that is gone may still remove files by their paths.
     static NEXT: AtomicU64 = AtomicU64::new(0);
+
+    register();
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let computer = Arc::new(Mutex::new(Computer {
         disk,
@@ -126,7 +127,7 @@ fn register() {
             let own = sqlite3_vfs_find(ptr::null());
             let vfs = Box::new(sqlite3_vfs {
                 iVersion: 2,
-                szOsFile: size_of::<OpenFile>() as c_int,
+                szOsFile: c_int::try_from(size_of::<OpenFile>()).expect("a few words"),
                 pNext: ptr::null_mut(),
                 zName: c"disk-in-memory".as_ptr(),
                 xOpen: Some(open),
@@ -197,13 +198,12 @@ unsafe extern "C" fn open(
     // SAFETY: SQLite gives room for an `OpenFile`. Without methods it does not close the file.
     unsafe { (*file).base.pMethods = ptr::null() };
     // SAFETY: SQLite's texts end with a zero byte.
-    let found = match unsafe { text_of(name) } {
-        Some(path) => find(&path),
+    let found = if let Some(path) = unsafe { text_of(name) } {
+        find(&path)
+    } else {
         // A temporary file; it is on a disk of its own.
-        None => {
-            let (_, mounted) = mount(Disk::new(0));
-            Some((Arc::clone(&mounted.computer), String::new()))
-        }
+        let (_, mounted) = mount(Disk::new(0));
+        Some((Arc::clone(&mounted.computer), String::new()))
     };
     let Some((computer, name)) = found else {
         return SQLITE_CANTOPEN;
@@ -214,9 +214,9 @@ unsafe extern "C" fn open(
         if !creates && !computer.disk.exists(&name) {
             return SQLITE_CANTOPEN;
         }
-        let created = computer.disk.create(&name);
-        if created.is_err() {
-            return code(created, SQLITE_CANTOPEN);
+        let made = computer.disk.create(&name);
+        if made.is_err() {
+            return code(made, SQLITE_CANTOPEN);
         }
         computer.next_user += 1;
         computer.next_user
@@ -356,7 +356,7 @@ unsafe extern "C" fn file_size(file: *mut sqlite3_file, size: *mut sqlite3_int64
         with(file, |handle, computer| {
             match computer.disk.length(&handle.name) {
                 Ok(length) => {
-                    *size = length as sqlite3_int64;
+                    *size = i64::try_from(length).unwrap_or(i64::MAX);
                     SQLITE_OK
                 }
                 Err(_) => SQLITE_IOERR_FSTAT,
