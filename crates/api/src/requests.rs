@@ -20,7 +20,7 @@ pub enum EndOfRequest {
     Refused,
     /// Accepted, and then its deadline passed in the queue.
     Expired,
-    /// Accepted, but its worker or model was gone, and no other worker could answer in time.
+    /// Accepted, but its worker, the batch that it shared, or its model was gone, and it could not be answered elsewhere in time.
     Lost,
     /// Its batch failed with an error of the model, or its answer could not be encoded.
     Failed,

@@ -421,8 +421,11 @@ impl<C: Connect> Links<C> {
 
     /// Handles the loss of a connection, or a failed attempt to make one.
     pub fn link_down(&mut self, key: ReplicaKey, reason: String) -> Option<Effect> {
-        let replica = self.by_key.get(&key)?;
+        let replica = self.by_key.get_mut(&key)?;
         let was_in_engine = replica.is_in_engine();
+        if was_in_engine {
+            replica.last_failure = Some(reason.clone());
+        }
         self.end_connection(key, Some(reason));
         was_in_engine.then_some(Effect::ReplicaLost(key))
     }

@@ -2,6 +2,7 @@
 
 mod admission;
 mod batches;
+mod division;
 mod fairness;
 mod health;
 mod parts;
@@ -22,6 +23,8 @@ use crate::{
     Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
     RequestKey, RequestOutcome,
     discipline::{Decision, Discipline, ModelView, configured_discipline},
+    division_budget::DivisionBudget,
+    lost_replicas::LostReplicas,
     overloaded_models::OverloadedModels,
     queue::{Queue, QueuedRequest, Ticket},
     replica::WorkerTimes,
@@ -119,8 +122,10 @@ struct Model {
     fallback: Option<ModelKey>,
     queue: Queue,
     pool: ReplicaPool,
+    lost: LostReplicas,
     wake: Option<Time>,
     retries: RetryBudget,
+    divisions: DivisionBudget,
     shares: TenantShares,
     /// The time from which on an overload is marked again: before that the model counts as overloaded anyway.
     mark_overloaded_from: Time,

@@ -33,7 +33,7 @@ pub enum Event {
         /// The model.
         model: ModelKey,
     },
-    /// A replica is ready. A replica of an unknown model is given back at once ([`Action::ReplicaDrained`]).
+    /// A replica is ready. One that was lost before is judged by what it did then. A replica of an unknown model is given back at once ([`Action::ReplicaDrained`]).
     ReplicaReady {
         /// The replica.
         replica: ReplicaKey,
@@ -45,7 +45,7 @@ pub enum Event {
         /// The replica.
         replica: ReplicaKey,
     },
-    /// A replica is gone with the batches that it held: these are void, and their requests are tried again where time and
+    /// A replica is gone with the batches that it held, which speaks against it if it comes back: these are void, and their requests are tried again where time and
     /// attempts allow. Those of the first batch, which it computed, travel alone from then on: one of them may have been the
     /// cause, and such a request takes no others along. It ends after [`crate::EngineConfig::max_losses`].
     ReplicaLost {
@@ -96,19 +96,19 @@ pub enum Event {
 /// The reason why a batch came back without being computed. It decides which of its requests are tried again, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchError {
-    /// The model failed. Each request is tried once more, alone and on another replica, where there is one and time allows: only
-    /// those that fail again, or cannot be tried, end as [`RequestOutcome::Failed`]. The failure counts against the replica
-    /// ([`Action::ReplicaEjected`]).
+    /// The model failed. The batch is divided in halves, on another replica where there is one, until the requests at fault are alone: these are
+    /// tried once more elsewhere, and end as [`RequestOutcome::Failed`]. Where the model may divide no more, the requests of a shared batch end as
+    /// [`RequestOutcome::Lost`]. The failure counts against the replica ([`Action::ReplicaEjected`]), unless the parts fail elsewhere too.
     ModelFailed,
     /// The batch took longer than it may, and its worker ends: the replica is ejected. Its requests are tried again as those of a lost batch; those that
-    /// cannot be end as [`RequestOutcome::Failed`].
+    /// cannot end as [`RequestOutcome::Failed`] if they were alone, and else as [`RequestOutcome::Lost`].
     TimedOut,
     /// The replica had no memory for the batch: its requests are tried again where time and attempts allow, and batches of rows
     /// that are as long are at most half as large there for a while.
     TooLarge,
     /// The batch was not begun: its requests are tried again as if it had not been sent.
     NotBegun,
-    /// No batch with these requests can be computed: they end as [`RequestOutcome::Failed`].
+    /// No batch with these requests can be computed: it is divided, and a request that is alone ends as [`RequestOutcome::Failed`].
     Rejected,
 }
 

@@ -71,6 +71,17 @@ impl Health {
         self.failures = self.failures.saturating_add(1);
     }
 
+    /// Takes a failure back: its requests failed elsewhere too. Returns true if nothing else speaks against a replica that was ejected.
+    pub(crate) fn acquit(&mut self) -> bool {
+        let before = self.failures;
+        self.failures = before.saturating_sub(1);
+        let restored = self.is_ejected() && before == FAILURES_TO_EJECT;
+        if restored {
+            self.state = State::Healthy;
+        }
+        restored
+    }
+
     /// Returns true if the failure that was just noted is a reason to eject the replica, provided that the model does not fail elsewhere.
     pub(crate) fn should_be_ejected(&self) -> bool {
         match self.state {

@@ -36,3 +36,10 @@ key!(
     /// The driver's number for the non-batch shapes of a request's inputs, counted from 0. Only requests of one class share a batch.
     ShapeClass(u64)
 );
+
+impl ShapeClass {
+    /// Returns a class for requests that share batches with nobody else, by a number that no other request or batch has.
+    pub(crate) fn own(number: u64) -> Self {
+        Self(u64::MAX - number)
+    }
+}

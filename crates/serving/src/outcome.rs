@@ -9,9 +9,10 @@ pub enum RequestOutcome {
     Refused(Refusal),
     /// The request was accepted, and then could no longer make its deadline.
     Expired,
-    /// The request was accepted, but its worker failed with no time or attempts left for another one, or its model was removed.
+    /// The request was accepted, but its worker, or the batch that it shared, failed with no time or attempts left for another one, or its model
+    /// was removed.
     Lost,
-    /// The request's batch failed with an error of the model; there was no other try.
+    /// The model failed on the request alone; there was no other try.
     Failed,
     /// The request's client stopped waiting.
     Cancelled,

@@ -24,19 +24,32 @@ pub(crate) struct QueuedRequest {
     pub(crate) attempts: u32,
     /// The number of workers that were lost while they computed its batch.
     pub(crate) losses: u32,
-    /// The replica on which the model failed on its batch.
+    /// The number of batches with it on which the model failed.
+    pub(crate) failures: u8,
+    /// The replica on which the model failed on its last such batch.
     pub(crate) failed_on: Option<ReplicaKey>,
+    /// True if the model failed on it alone.
+    pub(crate) failed_alone: bool,
 }
 
 impl QueuedRequest {
-    /// Returns false for the replica on which the model failed on this request.
-    pub(crate) fn may_go_to(&self, replica: ReplicaKey) -> bool {
-        self.failed_on != Some(replica)
+    /// Creates a request that was never dispatched.
+    pub(crate) fn new(request: Request, ticket: Ticket, arrived: Time) -> Self {
+        Self {
+            request,
+            ticket,
+            arrived,
+            attempts: 0,
+            losses: 0,
+            failures: 0,
+            failed_on: None,
+            failed_alone: false,
+        }
     }
 
-    /// Returns the request as one that shares no batch: it has a class of its own. The driver's classes are counted from 0.
+    /// Returns the request as one that shares no batch.
     pub(crate) fn alone(mut self) -> Self {
-        self.request.class = ShapeClass(u64::MAX - self.ticket.arrival);
+        self.request.class = ShapeClass::own(self.ticket.arrival);
         self
     }
 }
@@ -299,14 +312,7 @@ mod tests {
             may_fall_back: false,
             deadline: Time::from_nanos(100 - rank),
         };
-        QueuedRequest {
-            request,
-            ticket: Ticket { rank, arrival },
-            arrived: Time::ZERO,
-            attempts: 0,
-            losses: 0,
-            failed_on: None,
-        }
+        QueuedRequest::new(request, Ticket { rank, arrival }, Time::ZERO)
     }
 
     #[test]

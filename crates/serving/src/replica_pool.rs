@@ -287,6 +287,12 @@ impl ReplicaPool {
             .map(|(key, replica)| (*key, replica))
     }
 
+    /// Returns true if a replica other than this one takes a request of so many rows.
+    pub(crate) fn takes_elsewhere(&self, key: ReplicaKey, rows: u32) -> bool {
+        let mut others = self.serving().filter(|(other, _)| *other != key);
+        others.any(|(_, other)| rows <= other.rows_limit())
+    }
+
     /// Returns the replicas that take work and should be done first, some of each group of equal service times.
     pub(crate) fn soonest(&self) -> impl Iterator<Item = (ReplicaKey, &Replica)> {
         (0..self.groups.len()).flat_map(|group| {

@@ -13,6 +13,7 @@ mod data_plane;
 mod director;
 mod drivers;
 mod end;
+mod failure_log;
 mod home;
 mod inbox;
 mod load;

@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
     connector::{Connector, HomeConnector},
+    failure_log::FailureLog,
     message::DriverMessage,
     request::{SubmittedRequest, UnansweredRequest},
     requested_model::RequestedModel,
@@ -57,6 +58,7 @@ pub(super) struct Driver {
     requests: FxHashMap<RequestKey, PendingRequest>,
     batches: FxHashMap<BatchKey, InFlightBatch>,
     classes: ShapeClasses,
+    failure_log: FailureLog,
     /// The latest time at which the driver ends; no request is taken once this is set.
     shutdown_deadline: Option<Time>,
 }
@@ -96,6 +98,7 @@ impl Driver {
             requests: FxHashMap::default(),
             batches: FxHashMap::default(),
             classes: ShapeClasses::numbered_after(u64::from(number) << 48),
+            failure_log: FailureLog::default(),
             shutdown_deadline: None,
         }
     }
@@ -104,11 +107,13 @@ impl Driver {
     pub(super) fn advance(&mut self, now: Time) -> Next {
         self.run_actions(now);
         self.publish_states();
+        self.failure_log.flush(now);
         let has_ended = |deadline| now >= deadline || self.requests.is_empty();
         if self.shutdown_deadline.is_some_and(has_ended) {
             return Next::End;
         }
         let wakes = self.engine.poll_timeout().into_iter();
+        let wakes = wakes.chain(self.failure_log.due());
         Next::Wait(wakes.chain(self.shutdown_deadline).min())
     }
 

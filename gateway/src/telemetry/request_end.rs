@@ -24,7 +24,7 @@ pub(super) fn reason_of(request: &RequestRecord) -> Option<String> {
         RequestOutcome::Refused(refusal) => Some(refusal.to_string()),
         RequestOutcome::Expired => Some("the deadline passed before a replica was free".to_owned()),
         RequestOutcome::Lost => Some(
-            "its worker failed or its model was removed, and no other worker could answer in time"
+            "its worker or the batch that it shared failed, or its model was removed, and it could not be answered elsewhere in time"
                 .to_owned(),
         ),
         RequestOutcome::Failed => {

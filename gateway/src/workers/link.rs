@@ -1,6 +1,13 @@
 //! A replica's link: it connects, serves the connection until it is lost, waits, and connects again.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use packhorse_cluster::Program;
 use packhorse_service::is_of_this_machine;
@@ -107,10 +114,20 @@ async fn run(
     loop {
         let error = match open(&endpoint, &config).await {
             Ok(connection) => {
-                back_off = BACK_OFF_MIN;
-                let report = Arc::clone(&report);
-                let report = move |event| report(event);
-                connection.serve(config.batch_time, &http, report).await
+                let has_computed = Arc::new(AtomicBool::new(false));
+                let (report, computed) = (Arc::clone(&report), Arc::clone(&has_computed));
+                let report = move |event| {
+                    if matches!(event, LinkEvent::BatchComputed(..)) {
+                        computed.store(true, Relaxed);
+                    }
+                    report(event);
+                };
+                let error = connection.serve(config.batch_time, &http, report).await;
+                // A handshake alone proves nothing: the worker may end every connection at its first batch.
+                if has_computed.load(Relaxed) {
+                    back_off = BACK_OFF_MIN;
+                }
+                error
             }
             Err(error) => error,
         };

@@ -56,7 +56,9 @@ impl Discipline for Aimd {
             return Decision::Expire(earliest);
         }
         let able = view.pool.round_robin().filter(|(key, replica)| {
-            first.may_go_to(*key) && replica.has_credit() && view.takes(replica, first.request.rows)
+            view.may_go_to(first, *key)
+                && replica.has_credit()
+                && view.takes(replica, first.request.rows)
         });
         let mut next = due;
         for (key, replica) in able {

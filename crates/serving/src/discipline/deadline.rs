@@ -308,7 +308,7 @@ impl FirstToFinish {
             return self.found;
         }
         let able = |(key, replica)| {
-            let finish = finish(view, replica, rows).filter(|_| request.may_go_to(key));
+            let finish = finish(view, replica, rows).filter(|_| view.may_go_to(request, key));
             finish.map(|finish| (finish, key))
         };
         (self.asked, self.found) = (asked, replicas().filter_map(able).min());

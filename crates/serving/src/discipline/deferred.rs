@@ -73,7 +73,7 @@ impl Discipline for Deferred {
         if !view
             .pool
             .serving()
-            .any(|(key, replica)| leader.may_go_to(key) && in_time(view, replica, leader))
+            .any(|(key, replica)| view.may_go_to(leader, key) && in_time(view, replica, leader))
         {
             return Decision::Expire(leader.ticket);
         }
@@ -109,7 +109,7 @@ impl Deferred {
             *next_idle = Some(next_idle.map_or(time, |next: Time| next.min(time)));
         };
         let able = view.pool.round_robin().filter(|(key, replica)| {
-            leader.may_go_to(*key)
+            view.may_go_to(leader, *key)
                 && replica.has_credit()
                 && view.takes(replica, leader.request.rows)
         });

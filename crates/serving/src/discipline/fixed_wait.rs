@@ -33,7 +33,7 @@ impl Discipline for FixedWait {
     }
 
     fn admit(&self, view: ModelView<'_>, request: &Request, _: u64) -> Result<(), Refusal> {
-        match next_in_turn(view, request.rows, None) {
+        match next_in_turn(view, request.rows, |_| true) {
             Some(_) => Ok(()),
             None => Err(Refusal::CannotMeetDeadline),
         }
@@ -43,7 +43,9 @@ impl Discipline for FixedWait {
         let Some(first) = view.queue.iter().next() else {
             return Decision::Wait(None);
         };
-        let Some((key, replica)) = next_in_turn(view, first.request.rows, first.failed_on) else {
+        let Some((key, replica)) =
+            next_in_turn(view, first.request.rows, |key| view.may_go_to(first, key))
+        else {
             return match view.queue.earliest_deadline() {
                 Some((due, ticket)) if due <= view.now => Decision::Expire(ticket),
                 due => Decision::Wait(due.map(|due| due.0)),
@@ -57,7 +59,8 @@ impl Discipline for FixedWait {
         // arrival.
         if view.queue.rows() >= u64::from(view.smallest_batch_limit(replica)) {
             for first in view.queue.first_of_each_class() {
-                let Some((key, replica)) = next_in_turn(view, first.request.rows, first.failed_on)
+                let Some((key, replica)) =
+                    next_in_turn(view, first.request.rows, |key| view.may_go_to(first, key))
                 else {
                     continue;
                 };
@@ -71,18 +74,18 @@ impl Discipline for FixedWait {
     }
 }
 
-/// Returns the next replica, in the order of their keys, that takes a request of so many rows and is not the one to avoid.
+/// Returns the next replica, in the order of their keys, that takes a request of so many rows and is an allowed one.
 fn next_in_turn(
     view: ModelView<'_>,
     rows: u32,
-    avoid: Option<ReplicaKey>,
+    is_allowed: impl Fn(ReplicaKey) -> bool,
 ) -> Option<(ReplicaKey, &Replica)> {
     if rows > view.limits.max_batch_rows {
         return None;
     }
     view.pool
         .round_robin()
-        .find(|(key, replica)| rows <= replica.rows_limit() && Some(*key) != avoid)
+        .find(|(key, replica)| rows <= replica.rows_limit() && is_allowed(*key))
 }
 
 /// Returns the open batch that starts with `first`.

@@ -27,6 +27,12 @@ impl ModelView<'_> {
         rows <= replica.rows_limit().min(self.limits.max_batch_rows)
     }
 
+    /// Returns false for the replica on which the model failed on a request, if another one takes it.
+    pub(super) fn may_go_to(self, waiting: &QueuedRequest, replica: ReplicaKey) -> bool {
+        waiting.failed_on != Some(replica)
+            || !self.pool.takes_elsewhere(replica, waiting.request.rows)
+    }
+
     /// Accepts a request that any of the serving replicas takes, whenever it would be answered.
     pub(super) fn admit_if_taken(self, request: &Request) -> Result<(), Refusal> {
         let mut serving = self.pool.serving();

@@ -32,17 +32,7 @@ impl Engine {
         };
         self.books.accepted += 1;
         self.model_mut(request.model).retries.accept(now);
-        self.enqueue(
-            now,
-            QueuedRequest {
-                request,
-                ticket,
-                arrived: now,
-                attempts: 0,
-                losses: 0,
-                failed_on: None,
-            },
-        );
+        self.enqueue(now, QueuedRequest::new(request, ticket, now));
     }
 
     /// Returns a request for the first model that can answer it in time, its own or a fallback, with its place in that model's queue.
@@ -124,9 +114,9 @@ impl Engine {
             .expect("a discipline drops waiting requests");
         self.books.queued -= 1;
         // Without the failure of its model or worker it would have been in time.
-        let outcome = if waiting.failed_on.is_some() {
+        let outcome = if waiting.failed_alone {
             RequestOutcome::Failed
-        } else if waiting.attempts > 0 {
+        } else if waiting.attempts > 0 || waiting.failures > 0 {
             RequestOutcome::Lost
         } else {
             RequestOutcome::Expired

@@ -7,7 +7,6 @@ use crate::{
     Action, BatchError, BatchKey, ModelKey, ReplicaKey, RequestOutcome,
     queue::{QueuedRequest, Ticket},
     replica::WorkerTimes,
-    replica_pool::ReplicaPool,
 };
 
 impl Engine {
@@ -95,7 +94,7 @@ impl Engine {
     }
 
     /// Returns true, and counts a retry, if the model of a request that was computed in vain may have one more.
-    fn may_retry(&mut self, now: Time, waiting: &QueuedRequest) -> bool {
+    pub(super) fn may_retry(&mut self, now: Time, waiting: &QueuedRequest) -> bool {
         let model = self.models.get_mut(&waiting.request.model);
         model.is_some_and(|model| model.retries.spend(now))
     }
@@ -118,26 +117,6 @@ impl Engine {
         }
     }
 
-    /// Retries a request on whose batch the model failed: once, alone, and on another replica.
-    fn retry_elsewhere(&mut self, now: Time, waiting: QueuedRequest, replica: ReplicaKey) {
-        let rows = waiting.request.rows;
-        let able = |pool: &ReplicaPool| {
-            let mut others = pool.serving().filter(|(other, _)| *other != replica);
-            others.any(|(_, other)| rows <= other.rows_limit())
-        };
-        let model = self.models.get(&waiting.request.model);
-        let able = model.is_some_and(|model| able(&model.pool));
-        if waiting.failed_on.is_some() || !able || !self.may_retry(now, &waiting) {
-            self.finish(waiting.request.id, RequestOutcome::Failed);
-            return;
-        }
-        let waiting = QueuedRequest {
-            failed_on: Some(replica),
-            ..waiting
-        };
-        self.retry(now, waiting.alone(), RequestOutcome::Failed);
-    }
-
     pub(super) fn batch_completed(&mut self, now: Time, id: BatchKey, times: WorkerTimes) {
         let batch = self
             .batches
@@ -146,7 +125,11 @@ impl Engine {
         if let Some((model, replica)) = batch {
             self.count_computed(now, model, replica);
         }
-        for waiting in self.end_flight(now, id, Some(times)) {
+        let answered = self.end_flight(now, id, Some(times));
+        if let Some(model) = batch.and_then(|(model, _)| self.models.get_mut(&model)) {
+            model.divisions.earn(answered.len());
+        }
+        for waiting in answered {
             self.locations.remove(&waiting.request.id);
             self.books.count_end(RequestOutcome::Answered);
         }
@@ -157,20 +140,29 @@ impl Engine {
             return;
         };
         if error == BatchError::ModelFailed {
-            self.count_failure(now, model, replica);
+            self.judge_failure(now, id);
         }
         if matches!(error, BatchError::TimedOut | BatchError::NotBegun) {
             self.eject_hung(now, model, replica);
         }
+        // Also where the others were cancelled: what the model says may be about them.
         let shared = self.batches[&id].requests.len() > 1;
         if error == BatchError::TooLarge {
             self.limit_memory(now, id);
         }
-        for waiting in self.end_flight(now, id, None) {
-            let request = waiting.request.id;
+        let requests = self.end_flight(now, id, None);
+        if shared && matches!(error, BatchError::ModelFailed | BatchError::Rejected) {
+            return self.divide(now, requests, replica);
+        }
+        let otherwise = if shared {
+            RequestOutcome::Lost
+        } else {
+            RequestOutcome::Failed
+        };
+        for waiting in requests {
             match error {
                 BatchError::ModelFailed => self.retry_elsewhere(now, waiting, replica),
-                BatchError::TimedOut => self.retry_alone(now, waiting, RequestOutcome::Failed),
+                BatchError::TimedOut => self.retry_alone(now, waiting, otherwise),
                 BatchError::TooLarge if !shared => self.retry(now, waiting, RequestOutcome::Lost),
                 // Of the batch and not of its requests: the next one is at most half as large.
                 BatchError::TooLarge | BatchError::NotBegun => {
@@ -181,7 +173,7 @@ impl Engine {
                     };
                     self.retry(now, waiting, RequestOutcome::Lost);
                 }
-                BatchError::Rejected => self.finish(request, RequestOutcome::Failed),
+                BatchError::Rejected => self.finish(waiting.request.id, RequestOutcome::Failed),
             }
         }
     }

@@ -4,7 +4,7 @@ use std::mem;
 
 use packhorse_cluster::Time;
 
-use super::Engine;
+use super::{Engine, Model};
 use crate::{Action, DeviceKey, ModelKey, ReplicaKey, ReplicaParameters, RequestOutcome};
 
 impl Engine {
@@ -43,9 +43,13 @@ impl Engine {
             Some(model) if model.limits.is_some() => {
                 let time_shared = parameters.time_shared;
                 model.pool.add(now, key, parameters);
+                let health = model.lost.take(key);
                 self.replicas.insert(key, model_key);
                 if time_shared {
                     self.join_turns(now, key, model_key);
+                }
+                if let Some(health) = health {
+                    self.came_back(now, model_key, key, health);
                 }
                 self.schedule_decision(now, model_key);
             }
@@ -87,11 +91,13 @@ impl Engine {
         let Some(model_key) = self.replicas.remove(&key) else {
             return;
         };
-        let replica = self
-            .model_mut(model_key)
-            .pool
-            .remove(key)
-            .expect("a replica is in its model's pool");
+        let Model { pool, lost, .. } = self.model_mut(model_key);
+        let replica = pool.remove(key).expect("a replica is in its model's pool");
+        let mut health = replica.health.clone();
+        if !replica.is_idle() {
+            health.failed(now);
+        }
+        lost.remember(now, key, health);
         self.leave_turns(now, replica.device(), key);
         self.leave_device(model_key, replica.device());
         self.probes.retain(|probe| probe.1 != key);

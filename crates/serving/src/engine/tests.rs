@@ -6,6 +6,7 @@ use super::*;
 use crate::{BatchError, DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass, TenantKey};
 
 mod fairness;
+mod neighbours;
 mod parts;
 mod properties;
 mod scenarios;

@@ -176,7 +176,7 @@ impl From<UnansweredRequest> for InferenceError {
                 "the deadline passed before a replica was free",
             ),
             RequestOutcome::Lost => Self::unavailable(
-                "the request was lost: its worker failed or its model was removed, and no other worker could answer in time; retry later",
+                "the request was lost: its worker or the batch that it shared failed, or its model was removed, and it could not be answered elsewhere in time; retry later",
             ),
             RequestOutcome::Failed => Self::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
@@ -242,8 +242,8 @@ mod tests {
             (
                 RequestOutcome::Lost,
                 503,
-                "the request was lost: its worker failed or its model was removed, and no other worker could answer in time; \
-                 retry later",
+                "the request was lost: its worker or the batch that it shared failed, or its model was removed, and it could not be answered \
+                 elsewhere in time; retry later",
             ),
         ] {
             let error = InferenceError::from(UnansweredRequest::from(outcome));

@@ -17,6 +17,7 @@ use crate::{
     driver::{
         batch::{OutputRows, assemble, split},
         batch_failure::BatchFailure,
+        failure_log::FailedBatch,
         request::AnsweredRequest,
         requested_model::RequestedModel,
         served_model::ServedModel,
@@ -224,11 +225,7 @@ impl Driver {
             return;
         };
         self.record_failed(now, key, &batch);
-        let rows = batch.rows();
-        tracing::warn!(
-            model.name = %batch.model.id(), replica.id = self.replica_name(batch.replica), batch.id = key.0, batch.rows = rows,
-            reason, "retrying a batch in smaller ones"
-        );
+        self.log_failure(now, &batch, reason);
         self.handle_event(
             now,
             Event::BatchFailed {
@@ -243,22 +240,30 @@ impl Driver {
         let Some(batch) = self.batches.remove(&key) else {
             return;
         };
-        tracing::warn!(
-            model.name = %batch.model.id(), replica.id = self.replica_name(batch.replica), batch.id = key.0,
-            batch.requests = batch.requests.len(), reason = %failure, "a batch failed"
-        );
+        self.log_failure(now, &batch, &failure.to_string());
         self.record_failed(now, key, &batch);
         if error == BatchError::ModelFailed {
             self.links.batch_failed(batch.replica, failure.to_string());
         }
-        let failure = Arc::new(failure);
-        for (request, _) in &batch.requests {
-            if let Some(pending) = self.requests.get_mut(request) {
-                pending.failure = Some(Arc::clone(&failure));
-            }
+        // What failed a batch of several requests may be about the data of any of them: none gets to read it.
+        if let [(request, _)] = batch.requests[..]
+            && let Some(pending) = self.requests.get_mut(&request)
+        {
+            pending.failure = Some(Arc::new(failure));
         }
         self.handle_event(now, Event::BatchFailed { batch: key, error });
         self.update_queue_length(now, &batch.model);
+    }
+
+    fn log_failure(&mut self, now: Time, batch: &InFlightBatch, reason: &str) {
+        let failed = FailedBatch {
+            model: batch.model.id().clone(),
+            replica: self.replica_name(batch.replica),
+            requests: batch.requests.len(),
+            rows: batch.rows(),
+            reason: reason.to_owned(),
+        };
+        self.failure_log.record(now, failed);
     }
 
     /// Forgets the batches of a lost replica.

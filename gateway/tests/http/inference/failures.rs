@@ -351,8 +351,8 @@ async fn an_error_of_the_request_itself_is_a_500_on_the_second_replica_and_fails
             }
         });
     }
-    // However many share a batch with the unlucky one, the budget has a retry for each: a hundred within ten seconds.
-    for _ in 0..7 {
+    // More than the retries that a model has within ten seconds.
+    for _ in 0..30 {
         let innocent: Vec<_> = (0..6).map(|_| gateway.begin_double(1, 1.0)).collect();
         let unlucky = gateway.begin_double(1, 13.0);
         let later: Vec<_> = (0..6).map(|_| gateway.begin_double(1, 1.0)).collect();
@@ -361,6 +361,70 @@ async fn an_error_of_the_request_itself_is_a_500_on_the_second_replica_and_fails
         }
         assert!(unlucky.await.unwrap().error(500).contains("unlucky"));
     }
+}
+
+#[tokio::test]
+async fn nobody_reads_the_error_of_a_neighbour_in_the_same_batch() {
+    let (gateway, worker) = InferenceGateway::with_double().await;
+    let blockers = [gateway.begin_double(1, 1.0), gateway.begin_double(1, 1.0)];
+    let busy = [worker.batch().await, worker.batch().await];
+    let values = [1.0, 13.0, 2.0, 3.0];
+    let requests = values.map(|value| gateway.begin_double(1, value));
+    gateway.wait_for_queued(4).await;
+    for batch in busy {
+        batch.answer(double(&batch)).await;
+    }
+    for blocker in blockers {
+        assert_eq!(blocker.await.unwrap().status, 200);
+    }
+    let answering = tokio::spawn(async move {
+        loop {
+            let batch = worker.batch().await;
+            if batch.input::<f32>(0).contains(&13.0) {
+                batch.fail(FailureKind::ModuleThrew, "unlucky: 13").await;
+            } else {
+                batch.answer(double(&batch)).await;
+            }
+        }
+    });
+    for (value, request) in values.into_iter().zip(requests) {
+        let answer = request.await.unwrap();
+        if value == 13.0 {
+            assert!(answer.error(500).contains("unlucky: 13"));
+        } else {
+            assert_eq!(numbers(&answer), [2.0 * value; 2]);
+        }
+    }
+    answering.abort();
+}
+
+/// Each connection is a new one for the engine, and each handshake succeeds.
+#[tokio::test]
+async fn a_worker_that_ends_its_connection_at_every_batch_is_ejected() {
+    let (mut gateway, broken) = InferenceGateway::with_double().await;
+    let healthy = gateway.add_worker("double:1", 1).await;
+    healthy.answer_all(double);
+    let ending = tokio::spawn(async move {
+        loop {
+            let batch = broken.batch().await;
+            let unknown = packhorse_wire::BatchId(999_999);
+            batch.answer_as(unknown, double(&batch)).await;
+        }
+    });
+    let ejected = |state: &LinkState| matches!(state, LinkState::Ejected { .. });
+    let serving = async {
+        while !gateway.links.borrow().values().any(ejected) {
+            let requests: Vec<_> = (0..4).map(|_| gateway.begin_double(1, 1.0)).collect();
+            for request in requests {
+                assert_eq!(numbers(&request.await.unwrap()), [2.0; 2]);
+            }
+        }
+    };
+    within("the ejection", serving).await;
+    let state = gateway.wait_for_link(0, ejected).await;
+    assert!(format!("{state:?}").contains("batch 999999"), "{state:?}");
+    assert!(!ending.is_finished());
+    ending.abort();
 }
 
 #[tokio::test]

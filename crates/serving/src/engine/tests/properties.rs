@@ -178,8 +178,8 @@ struct CheckedDriver {
     waiting: BTreeMap<RequestKey, Request>,
     computing: BTreeMap<RequestKey, Request>,
     attempts: BTreeMap<RequestKey, u32>,
-    /// The replicas on which the model failed on a request.
-    failures: BTreeMap<RequestKey, Vec<ReplicaKey>>,
+    /// The replicas on which the model failed on a request, with the number of requests of each such batch.
+    failures: BTreeMap<RequestKey, Vec<(ReplicaKey, usize)>>,
     ejected: BTreeSet<ReplicaKey>,
     /// True once a model has had a fallback.
     has_fallbacks: bool,
@@ -369,16 +369,21 @@ impl CheckedDriver {
             return;
         };
         let replica = replica.expect("just seen");
-        let split = error == BatchError::TooLarge && requests.len() > 1;
+        let requests_of_batch = requests.len();
+        let divided = matches!(
+            error,
+            BatchError::TooLarge | BatchError::ModelFailed | BatchError::Rejected
+        ) && requests_of_batch > 1;
         for request in requests {
             if let Some(request) = self.computing.remove(&request) {
-                if split || error == BatchError::NotBegun {
+                if divided || error == BatchError::NotBegun {
                     *self.attempts.get_mut(&request.id).unwrap() -= 1;
                 }
-                if error == BatchError::ModelFailed {
+                if matches!(error, BatchError::ModelFailed | BatchError::Rejected) {
                     let failures = self.failures.entry(request.id).or_default();
-                    failures.push(replica);
-                    assert!(failures.len() <= 2, "tried once more");
+                    failures.push((replica, requests_of_batch));
+                    let alone = failures.iter().filter(|(_, requests)| *requests == 1);
+                    assert!(alone.count() <= 2, "tried once more");
                 }
                 self.waiting.insert(request.id, request);
             }
@@ -537,18 +542,28 @@ impl CheckedDriver {
         assert!(bytes <= 10 || taken.len() == 1, "{bytes} bytes");
         let fitting = worker.parameters.service.max_rows();
         assert!(rows <= fitting, "{rows} rows where {fitting} fit");
-        let again = |request: &Request| self.failures.contains_key(&request.id);
-        assert!(
-            taken.len() == 1 || !taken.iter().any(again),
-            "what failed travels alone"
-        );
+        let model = worker.parameters.model;
+        let takes_elsewhere = |rows| {
+            self.workers.iter().any(|(other, worker)| {
+                *other != replica
+                    && worker.parameters.model == model
+                    && !worker.draining
+                    && !self.ejected.contains(other)
+                    && rows <= worker.parameters.service.max_rows()
+            })
+        };
+        let last_failure = |request: &Request| self.failures.get(&request.id)?.last();
+        if taken.iter().any(|request| last_failure(request).is_some()) {
+            for request in &taken {
+                let (failed_on, requests) = last_failure(request).expect("fresh ones stay away");
+                assert!(taken.len() <= requests.div_ceil(2), "at most half as many");
+                assert!(
+                    *failed_on != replica || !takes_elsewhere(request.rows),
+                    "and elsewhere"
+                );
+            }
+        }
         for request in &taken {
-            let failed_on = self.failures.get(&request.id);
-            assert!(
-                failed_on.is_none_or(|replicas| !replicas.contains(&replica)),
-                "and elsewhere"
-            );
-            let model = worker.parameters.model;
             assert!(
                 request.model == model
                     || (self.has_fallbacks && request.may_fall_back && request.model < model)

@@ -1258,29 +1258,154 @@ fn a_batch_that_deadlines_keep_small_is_held_for_a_busy_replica_too() {
     assert_eq!(scenario.drain(at(30)), ["batch 1 to 0: [1]"]);
 }
 
-#[test]
-fn a_request_on_whose_batch_the_model_failed_is_tried_once_more_alone_and_elsewhere() {
-    let mut scenario = Scenario::new(&[FLAT, FLAT]);
-    for _ in 0..4 {
+/// Returns a scenario with replicas in which a batch of four requests, 4 to 7, has just failed on replica 0, and all else was answered.
+fn failed_batch(replicas: &[&[u64]]) -> (Scenario, Vec<String>) {
+    let mut scenario = Scenario::new(replicas);
+    let credits = 2 * replicas.len() as u64;
+    for _ in 0..credits {
         scenario.arrive(0, 500);
     }
-    for _ in 0..3 {
+    for _ in 0..4 {
         assert!(scenario.arrive(1, 500).is_empty());
     }
-    assert_eq!(scenario.done(10, 0, 10), ["batch 4 to 0: [4, 5, 6]"]);
-    // The second of these three is the one at fault. Both credits of the other replica are in use, and this one may not have them.
-    assert!(scenario.failed(12, 4, BatchError::ModelFailed).is_empty());
-    assert!(scenario.done(13, 2, 10).is_empty());
-    assert_eq!(scenario.done(14, 1, 10), ["batch 5 to 1: [4]"]);
-    assert_eq!(scenario.done(15, 3, 10), ["batch 6 to 1: [5]"]);
-    assert_eq!(scenario.done(24, 5, 10), ["batch 7 to 1: [6]"]);
+    let four: Vec<u64> = (credits..credits + 4).collect();
+    let sent = scenario.done(10, 0, 10);
+    assert_eq!(sent, [format!("batch {credits} to 0: {four:?}")]);
+    for batch in 1..credits {
+        scenario.done(11, batch, 10);
+    }
+    let parts = scenario.failed(12, credits, BatchError::ModelFailed);
+    (scenario, parts)
+}
+
+#[test]
+fn a_failed_batch_is_divided_on_other_replicas_until_the_request_at_fault_is_alone() {
+    let (mut scenario, parts) = failed_batch(&[FLAT, FLAT]);
+    assert_eq!(parts, ["batch 5 to 1: [4, 5]", "batch 6 to 1: [6, 7]"]);
+    // The second of the four is at fault. The other replica fails on it too, so it goes back to the first, and then elsewhere alone.
     assert_eq!(
-        scenario.failed(25, 6, BatchError::ModelFailed),
+        scenario.failed(22, 5, BatchError::ModelFailed),
+        ["batch 7 to 0: [4]", "batch 8 to 0: [5]"]
+    );
+    scenario.done(32, 6, 10);
+    scenario.done(32, 7, 10);
+    assert_eq!(
+        scenario.failed(42, 8, BatchError::ModelFailed),
         ["5: Failed"]
     );
-    assert!(scenario.done(34, 7, 10).is_empty());
     let books = scenario.engine.books();
-    assert_eq!((books.answered, books.failed), (6, 1));
+    assert_eq!((books.answered, books.failed, books.lost), (7, 1, 0));
+}
+
+#[test]
+fn a_failed_batch_is_divided_on_the_only_replica() {
+    let (mut scenario, parts) = failed_batch(&[FLAT]);
+    assert_eq!(parts, ["batch 3 to 0: [2, 3]", "batch 4 to 0: [4, 5]"]);
+    scenario.done(22, 3, 10);
+    assert_eq!(
+        scenario.failed(32, 4, BatchError::ModelFailed),
+        ["batch 5 to 0: [4]", "batch 6 to 0: [5]"]
+    );
+    assert_eq!(
+        scenario.failed(42, 5, BatchError::ModelFailed),
+        ["4: Failed"]
+    );
+    scenario.done(52, 6, 10);
+    let books = scenario.engine.books();
+    assert_eq!((books.answered, books.failed, books.lost), (5, 1, 0));
+}
+
+#[test]
+fn the_parts_of_a_failed_batch_end_as_lost_at_their_deadline() {
+    let mut scenario = Scenario::new(&[FLAT]);
+    scenario.arrive(0, 500);
+    scenario.arrive(0, 500);
+    scenario.arrive(1, 30);
+    scenario.arrive(1, 30);
+    assert_eq!(scenario.done(10, 0, 10), ["batch 2 to 0: [2, 3]"]);
+    scenario.done(20, 1, 10);
+    assert_eq!(
+        scenario.failed(25, 2, BatchError::ModelFailed),
+        ["2: Lost", "3: Lost"]
+    );
+}
+
+#[test]
+fn a_request_whose_neighbour_has_left_is_alone_and_does_not_read_its_error() {
+    let mut scenario = Scenario::new(&[FLAT]);
+    for deadline in [500, 500, 500, 500] {
+        scenario.arrive(0, deadline);
+    }
+    assert_eq!(scenario.done(10, 0, 10), ["batch 2 to 0: [2, 3]"]);
+    scenario.done(11, 1, 10);
+    let request = RequestKey(2);
+    scenario.handle(12, Event::RequestCancelled { request });
+    assert_eq!(
+        scenario.failed(20, 2, BatchError::ModelFailed),
+        ["batch 3 to 0: [3]"]
+    );
+    assert!(scenario.done(30, 3, 10).is_empty());
+}
+
+/// A model that fails always gets no more batches than it has requests, and a few.
+#[test]
+fn a_model_that_fails_on_every_batch_is_not_divided_for_ever() {
+    let mut scenario = Scenario::new(&[FLAT]);
+    let (mut batch, mut batches, mut lost, mut failed) = (0, 0, 0, 0);
+    let mut running: VecDeque<u64> = VecDeque::new();
+    let requests = 4_000;
+    for now in 0..requests * 3 {
+        let mut lines = Vec::new();
+        if now < requests {
+            lines.extend(scenario.arrive(now, now + 100));
+        }
+        if now % 4 == 0
+            && let Some(first) = running.pop_front()
+        {
+            lines.extend(scenario.failed(now, first, BatchError::ModelFailed));
+        }
+        lines.extend(scenario.drain(at(now)));
+        for line in lines {
+            if line.starts_with("batch") {
+                running.push_back(batch);
+                batch += 1;
+                batches += 1;
+            }
+            lost += u64::from(line.ends_with("Lost"));
+            failed += u64::from(line.ends_with("Failed"));
+        }
+    }
+    assert_eq!(scenario.engine.books().in_flight, 0);
+    assert!(failed > 0 && lost > failed, "{failed} failed, {lost} lost");
+    // What it begins with, and ten a second; each division makes two batches.
+    let divided = 2 * (256 + 10 * requests / 1000);
+    assert!(batches < requests / 2 + divided, "{batches} batches");
+}
+
+#[test]
+fn a_replica_is_not_ejected_for_batches_that_fail_elsewhere_too() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT]);
+    let mut batch = 0;
+    for round in 0..10 {
+        let now = 50 * round;
+        // One that replica 1 computes, and one that fails everywhere.
+        assert_eq!(scenario.arrive(now, now + 400).len(), 1);
+        let lines = scenario.failed(now, batch, BatchError::ModelFailed);
+        assert_eq!(
+            lines,
+            [format!("batch {} to 1: [{}]", batch + 1, 2 * round)]
+        );
+        let end = scenario.failed(now + 1, batch + 1, BatchError::ModelFailed);
+        assert_eq!(end, [format!("{}: Failed", 2 * round)]);
+        let busy = Request {
+            tenant: TenantKey(1),
+            ..scenario.request(now + 400)
+        };
+        let lines = scenario.handle(now + 2, Event::RequestArrived(busy));
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        scenario.done(now + 12, batch + 2, 10);
+        batch += 3;
+    }
 }
 
 /// A broken replica fails at once, so that it is always idle and always first.
@@ -1446,4 +1571,61 @@ fn a_batch_that_would_have_too_many_bytes_is_split_and_a_large_request_goes_alon
     assert_eq!(scenario.done(20, 1, 10), ["batch 3 to 0: [4]"]);
     assert_eq!(scenario.done(30, 2, 10), ["batch 4 to 0: [5]"]);
     assert_eq!(scenario.done(40, 3, 10), ["batch 5 to 0: [6]"]);
+}
+
+/// Loses a replica, and has it come back.
+fn drop_connection(scenario: &mut Scenario, now: u64, replica: u32) -> Vec<String> {
+    let mut lines = scenario.lost(now, replica);
+    let up = Event::ReplicaReady {
+        replica: ReplicaKey(replica),
+        parameters: parameters(MODEL, FLAT, 2),
+    };
+    lines.extend(scenario.handle(now, up));
+    lines
+}
+
+#[test]
+fn a_replica_that_is_lost_with_every_batch_is_ejected_probed_and_restored() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT]);
+    for round in 0..3 {
+        let (now, batch) = (20 * round, 2 * round);
+        assert_eq!(
+            scenario.arrive(now, now + 100),
+            [format!("batch {batch} to 0: [{round}]")]
+        );
+        let mut lines = drop_connection(&mut scenario, now + 1, 0);
+        assert_eq!(
+            lines.remove(0),
+            format!("batch {} to 1: [{round}]", batch + 1)
+        );
+        let ejected = ["ejected 0 after 3".to_owned()];
+        assert_eq!(lines, ejected[..usize::from(round == 2)]);
+        scenario.done(now + 11, batch + 1, 10);
+    }
+    // It gets nothing until it is probed. The probe is lost, and the next one after twice the time.
+    assert_eq!(scenario.arrive(100, 200), ["batch 6 to 1: [3]"]);
+    scenario.done(110, 6, 10);
+    assert_eq!(scenario.arrive(1_100, 1_200), ["batch 7 to 0: [4]"]);
+    assert_eq!(
+        drop_connection(&mut scenario, 1_101, 0),
+        ["batch 8 to 1: [4]", "ejected 0 after 4"]
+    );
+    scenario.done(1_111, 8, 10);
+    assert_eq!(scenario.arrive(3_000, 3_100), ["batch 9 to 1: [5]"]);
+    scenario.done(3_010, 9, 10);
+    assert_eq!(scenario.arrive(3_200, 3_300), ["batch 10 to 0: [6]"]);
+    assert_eq!(scenario.done(3_210, 10, 10), ["restored 0"]);
+}
+
+#[test]
+fn a_replica_that_is_lost_without_a_batch_or_now_and_then_is_not_ejected() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT]);
+    for round in 0..10 {
+        let now = 40 * round;
+        assert!(drop_connection(&mut scenario, now, 0).is_empty());
+        scenario.arrive(now, now + 100);
+        scenario.arrive(now, now + 100);
+        scenario.done(now + 10, 2 * round, 10);
+        scenario.done(now + 10, 2 * round + 1, 10);
+    }
 }
