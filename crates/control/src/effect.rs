@@ -98,6 +98,9 @@ pub struct VersionShares {
     pub shares: BTreeMap<ModelVersion, u32>,
     /// The choice of a version for a request.
     pub sticky: Sticky,
+    /// The version that had the most before the present ones and still serves, until they have carried their shares for a while: it answers what they
+    /// cannot answer in time.
+    pub former: Option<ModelVersion>,
 }
 
 /// A replica whose worker listens, as the data plane connects to it.

@@ -135,6 +135,7 @@ impl Controller {
         let shares = VersionShares {
             shares: shares.clone(),
             sticky,
+            former: self.state.traffic.former(name),
         };
         self.serve(ServeChange::Split(name.clone(), shares));
     }

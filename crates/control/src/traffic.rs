@@ -238,6 +238,11 @@ impl Traffic {
         Some((&traffic.shares, traffic.record.sticky))
     }
 
+    /// Returns the version that had the most requests before those that are on trial; `None` without a trial.
+    pub(crate) fn former(&self, name: &ModelName) -> Option<ModelVersion> {
+        self.names.get(name)?.former()
+    }
+
     /// Returns true if a version has, or shall have, a share.
     pub(crate) fn is_used(&self, model: &ModelId) -> bool {
         self.names.get(&model.name).is_none_or(|traffic| {
@@ -298,6 +303,11 @@ impl NamedTraffic {
         self.shares.get(&version).copied().unwrap_or(0)
     }
 
+    fn former(&self) -> Option<ModelVersion> {
+        let most = self.donors.iter().max_by_key(|(_, share)| **share);
+        most.map(|(version, _)| *version)
+    }
+
     fn next_due(&self) -> Option<Time> {
         let trial = (!self.donors.is_empty())
             .then_some(self.complete_since)
@@ -340,7 +350,7 @@ impl NamedTraffic {
             let all = versions.iter();
             all.map(|v| traffic.demand(v.version)).collect()
         };
-        let (shares, sticky) = (self.shares.clone(), self.record.sticky);
+        let (shares, sticky, former) = (self.shares.clone(), self.record.sticky, self.former());
         let (demanded, record) = (demands(self), self.record.clone());
         let mut change = TrafficChange::default();
         self.forget_removed(versions);
@@ -368,7 +378,8 @@ impl NamedTraffic {
             }
         }
         self.retire(now, versions, &shares);
-        change.shares = shares != self.shares || sticky != self.record.sticky;
+        change.shares =
+            shares != self.shares || sticky != self.record.sticky || former != self.former();
         change.demands = demanded != demands(self);
         if record != self.record || !self.is_stored {
             self.is_stored = true;
@@ -557,8 +568,7 @@ impl NamedTraffic {
 
     /// Returns the version that answers significantly fewer requests within the SLO than the one before it.
     fn failing(&self) -> Option<RejectedVersion> {
-        let donor = self.donors.iter().max_by_key(|(_, share)| **share);
-        let baseline = donor.map_or_else(|| self.target.largest(), |(version, _)| *version);
+        let baseline = self.former().unwrap_or_else(|| self.target.largest());
         let newer = self.target.iter().map(|(version, _)| version);
         let mut newer = newer.filter(|version| *version > baseline);
         let before = self.counts.get(&baseline)?;
@@ -578,8 +588,7 @@ impl NamedTraffic {
     /// Returns to the shares before the last change.
     fn roll_back(&mut self, rejected: RejectedVersion) {
         self.counts.remove(&rejected.version);
-        let donor = self.donors.iter().max_by_key(|(_, share)| **share);
-        let baseline = donor.map_or_else(|| self.target.largest(), |(version, _)| *version);
+        let baseline = self.former().unwrap_or_else(|| self.target.largest());
         if let Some(split) = self.record.split.take() {
             let previous = self.record.previous.take();
             let previous = previous.filter(|previous| previous.share(rejected.version) == 0);

@@ -81,8 +81,9 @@ impl Catalog {
         request_id: Option<&[u8]>,
     ) -> Result<RequestedModel, FindModelError> {
         let Some(variants) = self.families.get(name) else {
-            let model = self.find_model(name, version, request_id)?;
-            return Ok(RequestedModel::model(Arc::clone(model)));
+            let model = Arc::clone(self.find_model(name, version, request_id)?);
+            let former = version.is_none().then(|| self.former_of(&model)).flatten();
+            return Ok(RequestedModel::model(model, former));
         };
         if version.is_some() {
             return Err(FindModelError::VersionOfFamily(name.clone()));
@@ -128,6 +129,21 @@ impl Catalog {
         found.ok_or_else(|| {
             FindModelError::Version(name.clone(), version.unwrap_or(ModelVersion::FIRST))
         })
+    }
+
+    /// Returns the version that answers what a version on trial cannot answer in time, if both answer the same requests.
+    fn former_of(&self, model: &ServedModel) -> Option<Arc<ServedModel>> {
+        let ModelId { name, version } = model.id();
+        if model.spec.variant.is_some() {
+            return None;
+        }
+        let former = self.routes.get(name)?.former_of(*version)?;
+        let former = self.models.get(name)?.get(&former)?;
+        let (one, other) = (&model.spec.program, &former.spec.program);
+        let are_alike = one.inputs == other.inputs
+            && one.outputs == other.outputs
+            && one.batches() == other.batches();
+        are_alike.then(|| Arc::clone(former))
     }
 
     /// Returns the versions of a model, ascending.

@@ -1,6 +1,6 @@
 //! The components of models that one driver must decide for, and which driver that is.
 //!
-//! Models are coupled that have replicas on one device or are variants of one family, directly or through others. A component is never divided: where
+//! Models are coupled that have replicas on one device or are variants of one family or versions of one model, directly or through others. A component is never divided: where
 //! a chain of models connects all devices, one driver decides for all of them.
 
 use std::{

@@ -50,6 +50,8 @@ pub(super) struct Director {
 enum Coupling<'a> {
     Device(&'a DeviceId),
     Family(&'a ModelName),
+    /// They are versions of one model: one may answer in place of another.
+    Versions(&'a ModelName),
     /// The engine has one model answer in place of another one, as it was last told.
     Fallback(ModelKey),
 }
@@ -311,6 +313,9 @@ impl Director {
         let present = self.models.values().map(|model| &*model.spec);
         for spec in present.chain(updated) {
             let (home, family) = (home_of(&spec.program.model), spec.family());
+            if let Some(home) = home {
+                couplings.couple(home, Coupling::Versions(&spec.program.model.name));
+            }
             if let (Some(home), Some(family)) = (home, family) {
                 couplings.couple(home, Coupling::Family(family));
             }

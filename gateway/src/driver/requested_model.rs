@@ -2,6 +2,9 @@
 //!
 //! A family has a name of its own, and no versions: of each of its variants, the split of that model chooses the version, as for a request that
 //! names the model. The request then goes to the most accurate of them, and from there to the next where one cannot answer in time.
+//!
+//! A version on trial has the one before it for the same purpose: as long as it must show that it carries its requests, none is lost that the former
+//! version can answer. A variant of a family has not: who names it means that model alone.
 
 use std::{iter, sync::Arc, time::Duration};
 
@@ -17,17 +20,17 @@ pub(crate) struct RequestedModel {
     pub(crate) family: Option<ModelName>,
     /// The model, or the most accurate variant of the family.
     pub(crate) model: Arc<ServedModel>,
-    /// The other variants, the most accurate first.
+    /// The other variants, the most accurate first, or the version before one on trial.
     others: Vec<Arc<ServedModel>>,
 }
 
 impl RequestedModel {
-    /// Creates the model that a request names.
-    pub(super) fn model(model: Arc<ServedModel>) -> Self {
+    /// Creates the model that a request names, with the version before it if it is on trial.
+    pub(super) fn model(model: Arc<ServedModel>, former: Option<Arc<ServedModel>>) -> Self {
         Self {
             family: None,
             model,
-            others: Vec::new(),
+            others: former.into_iter().collect(),
         }
     }
 
@@ -57,9 +60,18 @@ impl RequestedModel {
         iter::once(&self.model).chain(&self.others)
     }
 
-    /// Returns the model for which a request counts that none of them answers: the last that is tried.
+    /// Returns true if other models may answer in place of the first.
+    pub(crate) fn has_several(&self) -> bool {
+        !self.others.is_empty()
+    }
+
+    /// Returns the model for which a request counts that none of them answers: of a family the last that is tried. A version on trial is judged by all
+    /// requests that it got.
     pub(crate) fn last(&self) -> &Arc<ServedModel> {
-        self.others.last().unwrap_or(&self.model)
+        let others = self.others.last();
+        others
+            .filter(|_| self.family.is_some())
+            .unwrap_or(&self.model)
     }
 
     /// Returns true if a replica takes the requests.

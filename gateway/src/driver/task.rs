@@ -301,7 +301,7 @@ impl Driver {
             bytes: padded_bytes(&model.spec.program, &submission.inputs),
             class: membership.class,
             priority: submission.priority,
-            may_fall_back: requested.family.is_some(),
+            may_fall_back: requested.has_several(),
             deadline: submission.deadline,
         };
         let pending = PendingRequest {
@@ -329,10 +329,10 @@ impl Driver {
         self.update_queue_lengths(now, &requested);
     }
 
-    /// Has the engine try the variants of a family in their order. Where a split sends requests to several versions of a variant, the order is that
+    /// Has the engine try the variants of a family in their order, and the former version after one on trial. Where a split sends requests to several versions of a variant, the order is that
     /// of the request that arrives.
     fn set_fallbacks(&mut self, now: Time, requested: &RequestedModel) {
-        if requested.family.is_none() {
+        if !requested.has_several() && requested.family.is_none() {
             return;
         }
         let keys = requested.models().map(|model| model.key);

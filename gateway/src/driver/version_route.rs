@@ -18,6 +18,8 @@ const STEP: u64 = 61;
 pub(super) struct VersionRoute {
     shares: BTreeMap<ModelVersion, u32>,
     sticky: Sticky,
+    /// The version that answers what those on trial cannot answer in time.
+    former: Option<ModelVersion>,
     /// The number of requests so far.
     requests: AtomicU64,
 }
@@ -25,12 +27,22 @@ pub(super) struct VersionRoute {
 impl VersionRoute {
     /// Creates the choice by these shares.
     pub(super) fn new(shares: VersionShares) -> Self {
-        let VersionShares { shares, sticky } = shares;
+        let VersionShares {
+            shares,
+            sticky,
+            former,
+        } = shares;
         Self {
             shares,
             sticky,
+            former,
             requests: AtomicU64::new(0),
         }
+    }
+
+    /// Returns the version that answers what this one cannot answer in time: the one before it, while this one is on trial.
+    pub(super) fn former_of(&self, version: ModelVersion) -> Option<ModelVersion> {
+        self.former.filter(|former| *former != version)
     }
 
     /// Returns the version for a request with this id, if it has one. If the version takes no requests, the one with the largest share
@@ -81,6 +93,7 @@ mod tests {
         VersionRoute::new(VersionShares {
             shares: shares.collect(),
             sticky,
+            former: None,
         })
     }
 

@@ -538,11 +538,9 @@ impl RequestMeter {
         self
     }
 
-    /// Counts a request for a family with this variant.
+    /// Counts the end of a request with this model: the variant or the version that had it last. The arrival of one for a family is counted there too.
     pub(crate) fn counted_with(mut self, model: &Arc<ModelTelemetry>) -> Self {
-        if self.for_family {
-            self.model = Arc::clone(model);
-        }
+        self.model = Arc::clone(model);
         self
     }
 

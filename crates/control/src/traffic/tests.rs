@@ -32,6 +32,8 @@ struct Scenario {
     records: Vec<SplitRecord>,
     released: Vec<ModelVersion>,
     rejected: Vec<RejectedVersion>,
+    /// True if the last update changed what the data plane is told.
+    told: bool,
 }
 
 impl Scenario {
@@ -45,6 +47,7 @@ impl Scenario {
             records: Vec::new(),
             released: Vec::new(),
             rejected: Vec::new(),
+            told: false,
         };
         scenario.update();
         assert_eq!(
@@ -59,6 +62,7 @@ impl Scenario {
 
     fn update(&mut self) {
         let change = self.traffic.update(self.now, &id(1).name, &self.versions);
+        self.told = change.shares;
         self.records.extend(change.record);
         self.released.extend(change.released);
         self.rejected.extend(change.rejected);
@@ -153,8 +157,14 @@ fn a_new_version_gets_requests_as_its_serving_replicas_are_planned_to_carry() {
     // The replicas of the old version stay for the trial.
     assert_eq!(scenario.traffic.successors(&id(1)), [id(2)]);
     assert!(scenario.released.is_empty());
+    assert_eq!(scenario.traffic.former(&id(1).name), Some(v(1)));
     scenario.pass(TRIAL);
     assert_eq!(scenario.released, [v(1)]);
+    assert_eq!(scenario.traffic.former(&id(1).name), None);
+    assert!(
+        scenario.told,
+        "the data plane learns that the trial is over"
+    );
     assert_eq!(scenario.traffic.successors(&id(1)), [] as [ModelId; 0]);
     let record = scenario.records.last().unwrap();
     assert_eq!(

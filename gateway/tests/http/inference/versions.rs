@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::support::{
     inference_gateway::{InferenceGateway, double_model, double_request},
+    until,
     worker::{Worker, double},
 };
 
@@ -27,6 +28,7 @@ async fn with_two_versions(sticky: Sticky) -> (InferenceGateway, Vec<Arc<Worker>
     let shares = VersionShares {
         shares: BTreeMap::from([(version(1), 80), (version(2), 20)]),
         sticky,
+        former: None,
     };
     let name = "double".parse().unwrap();
     gateway
@@ -93,5 +95,62 @@ async fn a_version_without_a_ready_replica_refuses_nothing_that_another_can_answ
         .await;
     for _ in 0..20 {
         assert_eq!(version_of(&gateway, None).await, "2");
+    }
+}
+
+/// The second version has all requests, and is on trial.
+#[tokio::test]
+async fn what_a_version_on_trial_refuses_is_answered_by_the_one_before_it() {
+    let mut gateway = InferenceGateway::start().await;
+    let version = |number| ModelVersion::new(number).unwrap();
+    let mut workers = Vec::new();
+    for (number, id) in [(0, "double:1"), (1, "double:2")] {
+        let mut model = double_model();
+        model.program.model = id.parse().unwrap();
+        model.queue_limit = Some(1);
+        gateway.add_model(model);
+        workers.push(gateway.add_worker(id, number).await);
+    }
+    workers[0].answer_all(double);
+    let split = |former| {
+        let shares = VersionShares {
+            shares: BTreeMap::from([(version(2), 100)]),
+            sticky: Sticky::None,
+            former,
+        };
+        ServeChange::Split("double".parse().unwrap(), shares)
+    };
+    gateway.data_plane.serve(vec![split(Some(version(1)))]);
+    // Two batches are under way, and a request waits: the queue is full.
+    let under_way = [gateway.begin_double(1, 1.0), gateway.begin_double(1, 1.0)];
+    let batches = [workers[1].batch().await, workers[1].batch().await];
+    let waiting = gateway.begin_double(1, 1.0);
+    let pending = "nv_inference_pending_request_count{model=\"double\",version=\"2\"} 1\n";
+    until("the queue's length", || gateway.metrics().contains(pending)).await;
+    for _ in 0..5 {
+        assert_eq!(version_of(&gateway, None).await, "1");
+    }
+    let named = gateway
+        .post(
+            "/v2/models/double/versions/2/infer",
+            double_request(1, 1.0).to_string(),
+        )
+        .await;
+    assert!(named.error(503).contains("queue is full"));
+    // The trial is over.
+    gateway.data_plane.serve(vec![split(None)]);
+    assert!(
+        gateway
+            .double(1, 1.0)
+            .await
+            .error(503)
+            .contains("queue is full")
+    );
+    for batch in batches {
+        batch.answer(double(&batch)).await;
+    }
+    workers[1].answer_all(double);
+    for request in under_way.into_iter().chain([waiting]) {
+        assert_eq!(request.await.unwrap().ok(200)["model_version"], "2");
     }
 }
