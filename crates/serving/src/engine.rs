@@ -12,6 +12,7 @@ mod turns;
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     mem,
+    time::Duration,
 };
 
 use packhorse_cluster::{Discipline as DisciplineName, Time};
@@ -37,6 +38,10 @@ use crate::{
 /// The part of the time that a waiting request has left, as a divisor, from which on the time to work its queue off endangers it:
 /// arrivals come in bursts, and the device may be shared.
 const ENDANGERED_PART: f64 = 8.0;
+
+/// The time that a waiting request has left, beyond that to work its queue off, from which on it is in no danger however long the queue is: the queue is
+/// looked at with every batch, so that this is soon enough.
+const SAFE_SLACK: Duration = Duration::from_secs(2);
 
 /// The serving engine. It decides about every request between arrival and answer; it does no I/O and reads no clock.
 ///
@@ -138,8 +143,8 @@ impl Model {
     }
 
     /// Returns true if the requests that wait, behind a batch that a replica has just got, may be late: if the model's replicas
-    /// need a good part of the time that the first of them has left to work them off, see [`ENDANGERED_PART`]. However many wait,
-    /// they are in no danger while there is time for all.
+    /// need a good part of the time that the first of them has left to work them off, see [`ENDANGERED_PART`], and little is left beyond that, see
+    /// [`SAFE_SLACK`]. However many wait, they are in no danger while there is time for all.
     fn is_endangered(&self, now: Time, replica: ReplicaKey) -> bool {
         let (Some((due, _)), Some(replica)) =
             (self.queue.earliest_deadline(), self.pool.get(replica))
@@ -148,7 +153,8 @@ impl Model {
         };
         let rate = replica.forecast(now).best_rate() * self.pool.len() as f64;
         let left = due.saturating_since(now).as_secs_f64();
-        self.queue.rows() as f64 / rate * ENDANGERED_PART >= left
+        let work = self.queue.rows() as f64 / rate;
+        work * ENDANGERED_PART >= left && left - work < SAFE_SLACK.as_secs_f64()
     }
 }
 

@@ -1247,6 +1247,28 @@ fn a_queue_that_is_in_no_danger_holds_nobody_up() {
     assert_eq!(scenario.arrive(30, 130), ["batch 3 to 0: [4]"]);
 }
 
+/// Working them off takes an eighth of the minute, and leaves seven.
+#[test]
+fn hundreds_of_requests_with_a_minute_to_live_hold_nobody_up() {
+    let mut scenario = with_neighbour(0);
+    let model = ModelKey(1);
+    let limits = ModelLimits {
+        max_batch_rows: 4,
+        max_batch_bytes: 1000,
+        queue_limit: 1000,
+    };
+    scenario.handle(0, Event::ModelUpdated { model, limits });
+    for _ in 0..260 {
+        let request = Request {
+            model,
+            ..scenario.request(60_000)
+        };
+        scenario.handle(0, Event::RequestArrived(request));
+    }
+    assert_eq!(scenario.done(30, 0, 30), ["batch 2 to 1: [2]"]);
+    assert_eq!(scenario.arrive(30, 130), ["batch 3 to 0: [260]"], "at once");
+}
+
 #[test]
 fn a_batch_that_deadlines_keep_small_is_held_for_a_busy_replica_too() {
     let mut scenario = Scenario::holding(&[&[40, 60, 80, 100]]);
