@@ -22,5 +22,6 @@ pub mod state_dir;
 pub mod store;
 pub mod tasks;
 pub mod telemetry;
+mod tenant;
 pub mod wake_latency;
 pub mod workers;

@@ -249,6 +249,7 @@ fn sample(models: usize, samples: u64) -> Event {
     Event::Sampled(Sample {
         models: (0..models).map(|number| (model(number), counts)).collect(),
         work: BTreeMap::new(),
+        paused_tenants: BTreeMap::new(),
     })
 }
 

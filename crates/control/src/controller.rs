@@ -153,6 +153,7 @@ impl Controller {
             repository_problems: Vec::new(),
             restarts: Restarts::new(stored.epoch),
             observer: DeviceObserver::new(now),
+            paused_tenants: BTreeMap::new(),
         };
         state.learn_from_pairs();
         let mut controller = Self {

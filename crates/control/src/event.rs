@@ -52,6 +52,8 @@ pub struct Sample {
     pub models: BTreeMap<ModelId, RequestCounts>,
     /// The work of every served replica.
     pub work: BTreeMap<ReplicaId, ComputedWork>,
+    /// The tenants of every model whose requests ended its workers of late, as text for people.
+    pub paused_tenants: BTreeMap<ModelId, Vec<String>>,
 }
 
 /// The requests of a model.

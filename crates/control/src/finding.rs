@@ -56,6 +56,8 @@ pub enum Problem {
     RolledBack,
     /// A rewriting of a model's program was dropped, because it answered other numbers.
     RewritingDropped,
+    /// Requests of some clients end workers of a model.
+    TenantPaused,
     /// A model cannot start on a device.
     CannotStart,
     /// The lease of a node has expired.
@@ -79,12 +81,13 @@ pub struct RepositoryProblem {
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
         Self::RolledBack,
         Self::RewritingDropped,
+        Self::TenantPaused,
         Self::CannotStart,
         Self::NodeLost,
         Self::DrainWaits,
@@ -100,6 +103,7 @@ impl Problem {
             Self::ModelShort => "model_short",
             Self::RolledBack => "rolled_back",
             Self::RewritingDropped => "rewriting_dropped",
+            Self::TenantPaused => "tenant_paused",
             Self::CannotStart => "cannot_start",
             Self::NodeLost => "node_lost",
             Self::DrainWaits => "drain_waits",

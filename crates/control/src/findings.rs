@@ -45,6 +45,19 @@ pub(crate) fn findings(now: Time, state: &State, planning: &Planning) -> Vec<Fin
             ),
         });
     }
+    for (id, tenants) in &state.paused_tenants {
+        let cure = "see packhorse requests --outcome lost; if it goes on, revoke the key or block the address";
+        all.push(Finding {
+            severity: Severity::Warning,
+            subject: Subject::Model(id.clone()),
+            problem: Problem::TenantPaused,
+            text: format!(
+                "requests of some clients end workers of model {id}; they are refused for a while"
+            ),
+            cause: Some(format!("sent by {}", tenants.join(", "))),
+            cure: Some(cure.to_owned()),
+        });
+    }
     if let Some(trouble) = planning.trouble() {
         all.push(Finding {
             severity: Severity::Warning,

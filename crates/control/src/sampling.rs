@@ -55,6 +55,7 @@ impl Controller {
             }
             self.request_plan(now, reason);
         }
+        self.state.paused_tenants.clone_from(&sample.paused_tenants);
         let findings = findings(now, &self.state, &self.planning);
         for (change, finding) in self.announcements.findings(findings) {
             self.tell(Notice::Finding(change, finding));

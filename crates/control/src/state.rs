@@ -56,6 +56,8 @@ pub(crate) struct State {
     pub(crate) repository_problems: Vec<RepositoryProblem>,
     pub(crate) restarts: Restarts,
     pub(crate) observer: DeviceObserver,
+    /// The tenants of every model whose requests ended its workers of late.
+    pub(crate) paused_tenants: BTreeMap<ModelId, Vec<String>>,
 }
 
 /// The current plan.

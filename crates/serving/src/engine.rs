@@ -2,6 +2,7 @@
 
 mod admission;
 mod batches;
+mod blame;
 mod division;
 mod fairness;
 mod health;
@@ -31,6 +32,7 @@ use crate::{
     replica::WorkerTimes,
     replica_pool::ReplicaPool,
     retry_budget::RetryBudget,
+    tenant_blame::TenantBlame,
     tenant_shares::TenantShares,
     turns::Turns,
 };
@@ -132,6 +134,7 @@ struct Model {
     retries: RetryBudget,
     divisions: DivisionBudget,
     shares: TenantShares,
+    blame: TenantBlame,
     /// The time from which on an overload is marked again: before that the model counts as overloaded anyway.
     mark_overloaded_from: Time,
 }

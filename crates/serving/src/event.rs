@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     BatchKey, ModelKey, ModelLimits, ReplicaKey, ReplicaParameters, Request, RequestKey,
-    RequestOutcome,
+    RequestOutcome, TenantKey,
 };
 
 /// An event of the world around the engine.
@@ -143,6 +143,18 @@ pub enum Action {
     ReplicaRestored {
         /// The replica.
         replica: ReplicaKey,
+    },
+    /// Requests of this tenant ended workers of the model, or had them hang: they are refused for a while ([`crate::Refusal::TenantPaused`]). It comes
+    /// before the ends of its requests.
+    TenantPaused {
+        /// The model.
+        model: ModelKey,
+        /// The tenant.
+        tenant: TenantKey,
+        /// The number of workers that it is known to have ended, without those that are forgotten.
+        losses: u32,
+        /// The time for which its requests are refused.
+        pause: Duration,
     },
     /// The draining replica holds nothing any more and is forgotten: it can be stopped.
     ReplicaDrained {

@@ -25,8 +25,8 @@ key!(
     RequestKey(u64)
 );
 key!(
-    /// A tenant's number, chosen by the driver. Tenants share an overloaded model.
-    TenantKey(u32)
+    /// A tenant's number, chosen by the driver. Tenants share an overloaded model, and pay for what their own requests do to it.
+    TenantKey(u64)
 );
 key!(
     /// A batch's number, chosen by the engine and never used twice.
@@ -37,7 +37,20 @@ key!(
     ShapeClass(u64)
 );
 
+/// The bits of a shape class that are the driver's; the others say who is kept apart.
+const DRIVER_BITS: u32 = 58;
+
 impl ShapeClass {
+    /// Returns the class for the requests of a tenant that is kept apart, by its number, which is less than 62. Requests that share batches with nobody
+    /// have one of their own already.
+    pub(crate) fn apart(self, slot: u8) -> Self {
+        if self.0 >> DRIVER_BITS == u64::MAX >> DRIVER_BITS {
+            return self;
+        }
+        let class = self.0 & ((1 << DRIVER_BITS) - 1);
+        Self(class | (u64::from(slot) + 1) << DRIVER_BITS)
+    }
+
     /// Returns a class for requests that share batches with nobody else, by a number that no other request or batch has.
     pub(crate) fn own(number: u64) -> Self {
         Self(u64::MAX - number)

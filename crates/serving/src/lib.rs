@@ -26,6 +26,7 @@ mod replica_pool;
 mod request;
 mod retry_budget;
 mod speed_estimate;
+mod tenant_blame;
 mod tenant_shares;
 mod turns;
 

@@ -1,5 +1,7 @@
 //! The end of a request.
 
+use std::time::Duration;
+
 /// The way in which a request ended. Every request has exactly one outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestOutcome {
@@ -36,6 +38,15 @@ pub enum Refusal {
     /// No replica can answer before the deadline, by the estimate.
     #[error("no replica can answer before the deadline")]
     CannotMeetDeadline,
+    /// Requests of the tenant ended workers of the model of late, so that it is refused for a while, or has one request at a time.
+    #[error(
+        "requests of this client ended workers of the model, or had them hang; the next one is taken in {} s",
+        retry_after.as_secs_f64().ceil()
+    )]
+    TenantPaused {
+        /// The time after which to retry.
+        retry_after: Duration,
+    },
     /// The driver holds as many requests as its limit allows.
     #[error("the gateway is at its limit of {limit} concurrent requests; retry later")]
     TooManyRequests {

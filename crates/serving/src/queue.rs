@@ -30,6 +30,8 @@ pub(crate) struct QueuedRequest {
     pub(crate) failed_on: Option<ReplicaKey>,
     /// True if the model failed on it alone.
     pub(crate) failed_alone: bool,
+    /// The one replica that takes it, as long as that serves.
+    pub(crate) only_on: Option<ReplicaKey>,
 }
 
 impl QueuedRequest {
@@ -44,6 +46,7 @@ impl QueuedRequest {
             failures: 0,
             failed_on: None,
             failed_alone: false,
+            only_on: None,
         }
     }
 

@@ -53,6 +53,8 @@ pub(crate) struct HeldBatch {
     pub(crate) compute: Duration,
     /// The compute time by the profile.
     profiled: Duration,
+    /// True if it may end the worker: nothing is sent behind it.
+    is_risky: bool,
 }
 
 /// The times that a worker measured of a batch.
@@ -246,9 +248,10 @@ impl Replica {
         }
     }
 
-    /// Returns true if it holds as many batches as it has credits.
+    /// Returns true if it holds as many batches as it has credits, or one that may end its worker.
     pub(crate) fn is_full(&self) -> bool {
         self.held.len() >= self.credits() as usize
+            || self.held.back().is_some_and(|last| last.is_risky)
     }
 
     /// Returns the overhead and the compute time of a further batch of `rows` rows.
@@ -315,8 +318,14 @@ impl Replica {
         }
     }
 
-    /// Adds a batch and returns what is expected of it.
-    pub(crate) fn add_batch(&mut self, now: Time, batch: BatchKey, rows: u32) -> HeldBatch {
+    /// Adds a batch and returns what is expected of it. Behind one that `is_risky` the replica takes none.
+    pub(crate) fn add_batch(
+        &mut self,
+        now: Time,
+        batch: BatchKey,
+        rows: u32,
+        is_risky: bool,
+    ) -> HeldBatch {
         // It starts when it is there, whatever the plan of the device's turns was.
         let expectation = Forecast {
             busy_until: self.busy_until,
@@ -329,6 +338,7 @@ impl Replica {
             due,
             compute,
             profiled: self.parameters.service.batch_time(rows),
+            is_risky,
         };
         self.busy_until = due;
         self.held.push_back(held);
@@ -409,10 +419,10 @@ mod tests {
     fn a_batch_finishes_after_those_before_it() {
         let mut replica = replica();
         assert_eq!(replica.forecast(at(5)).finish(1), at(15));
-        replica.add_batch(at(5), BatchKey(0), 1);
+        replica.add_batch(at(5), BatchKey(0), 1, false);
         assert!(replica.has_credit());
         assert_eq!(replica.forecast(at(6)).finish(4), at(31));
-        replica.add_batch(at(6), BatchKey(1), 4);
+        replica.add_batch(at(6), BatchKey(1), 4, false);
         assert!(!replica.has_credit());
         // The first batch came back early: the second one starts early.
         replica.remove_batch(at(10), BatchKey(0), 1, at(5), None);
@@ -431,8 +441,8 @@ mod tests {
     #[test]
     fn waiting_behind_another_batch_does_not_count_as_overhead() {
         let mut replica = replica();
-        replica.add_batch(at(0), BatchKey(0), 1);
-        replica.add_batch(at(0), BatchKey(1), 1);
+        replica.add_batch(at(0), BatchKey(0), 1, false);
+        replica.add_batch(at(0), BatchKey(1), 1, false);
         replica.remove_batch(at(15), BatchKey(0), 1, at(0), Some(times(0)));
         replica.remove_batch(at(25), BatchKey(1), 1, at(0), Some(times(10)));
         assert_eq!(replica.estimate.overhead(at(25)).for_rows(1), MS * 5);
@@ -441,11 +451,11 @@ mod tests {
     #[test]
     fn a_batch_that_is_still_on_its_way_cannot_start_when_the_one_before_it_is_done() {
         let mut replica = replica();
-        replica.add_batch(at(0), BatchKey(0), 1);
+        replica.add_batch(at(0), BatchKey(0), 1, false);
         replica.remove_batch(at(40), BatchKey(0), 1, at(0), Some(times(0)));
         // The overhead is 30 ms, three times the compute time.
-        replica.add_batch(at(40), BatchKey(1), 1);
-        replica.add_batch(at(60), BatchKey(2), 1);
+        replica.add_batch(at(40), BatchKey(1), 1, false);
+        replica.add_batch(at(60), BatchKey(2), 1, false);
         replica.remove_batch(at(80), BatchKey(1), 1, at(40), Some(times(0)));
         assert_eq!(replica.busy_until, at(100));
     }

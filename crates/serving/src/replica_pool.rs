@@ -186,13 +186,14 @@ impl ReplicaPool {
         self.update(key, |replica| replica.set_device_busy_until(until));
     }
 
-    /// Adds a batch of `rows` rows to a replica and returns what is expected of it.
+    /// Adds a batch of `rows` rows to a replica and returns what is expected of it. Behind one that `is_risky` the replica takes none.
     pub(crate) fn add_batch(
         &mut self,
         now: Time,
         key: ReplicaKey,
         batch: BatchKey,
         rows: u32,
+        is_risky: bool,
     ) -> HeldBatch {
         self.last_dispatched = Some(key);
         self.dispatched_batches += 1;
@@ -203,7 +204,7 @@ impl ReplicaPool {
                 ..counted
             })
         }));
-        self.update(key, |replica| replica.add_batch(now, batch, rows))
+        self.update(key, |replica| replica.add_batch(now, batch, rows, is_risky))
     }
 
     /// Removes a batch of `rows` rows from a replica; `times` are the worker's if it was computed.

@@ -408,6 +408,7 @@ impl Task {
                 tokio::spawn(async move {
                     let sample = Sample {
                         models: data_plane.telemetry().request_counts(),
+                        paused_tenants: data_plane.telemetry().paused_tenants(),
                         work: data_plane.work().await,
                     };
                     let _ = outcomes.send(Outcome::Sampled(sample));

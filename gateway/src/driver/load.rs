@@ -82,7 +82,7 @@ impl ModelLoad {
 }
 
 fn bit(tenant: TenantKey) -> u64 {
-    1 << (tenant.0 % u64::BITS)
+    1 << (tenant.0 % u64::from(u64::BITS))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,6 +5,7 @@
 
 mod batch;
 mod batch_failure;
+mod blamed_tenants;
 mod catalog;
 mod components;
 mod config;

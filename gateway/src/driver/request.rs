@@ -11,7 +11,7 @@ use super::{
     batch::OutputRows, batch_failure::BatchFailure, requested_model::RequestedModel,
     served_model::ServedModel,
 };
-use crate::telemetry::RequestCourse;
+use crate::{telemetry::RequestCourse, tenant::TenantName};
 
 /// A valid request.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct Submission {
     pub(crate) requested: RequestedModel,
     /// The tenant that sends it.
     pub(crate) tenant: TenantKey,
+    /// The name of the tenant, for people.
+    pub(crate) tenant_name: TenantName,
     /// The inputs in the model's order, each checked against its signature.
     pub(crate) inputs: Vec<Tensor>,
     /// The rows that it adds to a batch.

@@ -14,13 +14,14 @@ use packhorse_control::Target;
 use packhorse_links::{Effect, LinkChange, Links};
 use packhorse_serving::{
     Action, BatchKey, Engine, EngineConfig, EnginePart, Event, ModelKey, ModelLimits, Refusal,
-    ReplicaKey, Request, RequestKey, RequestOutcome,
+    ReplicaKey, Request, RequestKey, RequestOutcome, TenantKey,
 };
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
 use self::pending::{InFlightBatch, PendingRequest};
 use super::{
+    blamed_tenants::BlamedTenants,
     connector::{Connector, HomeConnector},
     failure_log::FailureLog,
     message::DriverMessage,
@@ -59,6 +60,7 @@ pub(super) struct Driver {
     batches: FxHashMap<BatchKey, InFlightBatch>,
     classes: ShapeClasses,
     failure_log: FailureLog,
+    blamed: BlamedTenants,
     /// The latest time at which the driver ends; no request is taken once this is set.
     shutdown_deadline: Option<Time>,
 }
@@ -99,6 +101,7 @@ impl Driver {
             batches: FxHashMap::default(),
             classes: ShapeClasses::numbered_after(u64::from(number) << 48),
             failure_log: FailureLog::default(),
+            blamed: BlamedTenants::default(),
             shutdown_deadline: None,
         }
     }
@@ -157,6 +160,12 @@ impl Driver {
                     requests,
                 } => self.dispatch(now, batch, replica, &requests),
                 Action::Finish { request, outcome } => self.finish(now, request, outcome),
+                Action::TenantPaused {
+                    model,
+                    tenant,
+                    losses,
+                    pause,
+                } => self.tenant_paused(now, model, tenant, losses, pause),
                 Action::ReplicaEjected { replica, failures } => self.ejected(replica, failures),
                 Action::ReplicaRestored { replica } => {
                     self.links.restored(replica);
@@ -290,6 +299,9 @@ impl Driver {
         let present = present.find(|model| self.models.contains_key(&model.key));
         let model = present.unwrap_or(&requested.model);
         let tenant = submission.tenant;
+        if self.engine.is_blamed(model.key, tenant) {
+            self.blamed.remember(tenant, &submission.tenant_name);
+        }
         let inbox = now.saturating_since(submitted);
         model.telemetry.record_inbox(inbox);
         let membership = self.classes.enter(&model.spec.program, &submission.inputs);
@@ -416,6 +428,30 @@ impl Driver {
             }
         };
         self.apply(now, effect);
+    }
+
+    /// Tells people that the engine refuses a tenant's requests for a while.
+    fn tenant_paused(
+        &mut self,
+        now: Time,
+        model: ModelKey,
+        tenant: TenantKey,
+        losses: u32,
+        pause: Duration,
+    ) {
+        let Some(model) = self.models.get(&model) else {
+            return;
+        };
+        let mut pending = self.requests.values();
+        let pending = pending.find(|pending| pending.submission.tenant == tenant);
+        let pending = pending.map(|pending| &pending.submission.tenant_name);
+        let name = pending.or_else(|| self.blamed.name(tenant));
+        let name = name.map_or_else(|| "an unknown client".to_owned(), ToString::to_string);
+        tracing::warn!(
+            model.name = %model.id(), tenant = name, losses, pause_s = pause.as_secs_f64(),
+            "requests of a client end workers of a model: its requests are refused for a while"
+        );
+        model.telemetry.count_tenant_pause(now, name, pause);
     }
 
     fn ejected(&mut self, replica: ReplicaKey, failures: u32) {

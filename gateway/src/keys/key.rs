@@ -21,6 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use wildmatch::WildMatch;
 
 use super::secret::KeyHash;
+use crate::tenant::TenantName;
 
 /// A key as the store has it.
 #[derive(Clone, Debug)]
@@ -58,6 +59,8 @@ impl ModelScope {
 pub(super) struct KeyLimits {
     /// The key's tenant: its requests share a model with those of other keys.
     tenant: TenantKey,
+    /// The key's identity.
+    id: Arc<str>,
     own: Limit,
     /// The limits for the models of a pattern.
     of_models: Vec<(WildMatch, Limit)>,
@@ -116,6 +119,11 @@ impl KeyUse {
     /// Returns the tenant that the request counts for.
     pub(crate) fn tenant(&self) -> TenantKey {
         self.limits.tenant
+    }
+
+    /// Returns the name of that tenant.
+    pub(crate) fn tenant_name(&self) -> TenantName {
+        TenantName::Key(Arc::clone(&self.limits.id))
     }
 
     /// Returns the models that the key allows.
@@ -345,6 +353,7 @@ impl KeyLimits {
         let used = view.last_used_at_ms.unwrap_or(0);
         Self {
             tenant,
+            id: view.id.as_str().into(),
             own: Limit::new(None, view.rate_rps, view.max_in_flight),
             of_models: of_models.collect(),
             last_used_ms: AtomicI64::new(used),

@@ -285,7 +285,8 @@ impl Keyring {
     }
 
     fn insert(&self, record: KeyRecord) {
-        let tenant = TenantKey(self.tenants.fetch_add(1, Relaxed).wrapping_add(1));
+        let number = self.tenants.fetch_add(1, Relaxed).wrapping_add(1);
+        let tenant = TenantKey(number.into());
         let id = record.view.id.clone();
         let key = Arc::new(Key::new(record, tenant));
         self.with(|keys| keys.insert(id, key));

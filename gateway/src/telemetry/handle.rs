@@ -135,6 +135,15 @@ impl Telemetry {
             .collect()
     }
 
+    /// Returns the tenants of every model that were paused a short while ago because their requests ended its workers.
+    pub(crate) fn paused_tenants(&self) -> BTreeMap<ModelId, Vec<String>> {
+        let models = self.shared.models.all();
+        let paused = models
+            .iter()
+            .map(|model| (model.model.clone(), model.paused_tenants()));
+        paused.filter(|(_, tenants)| !tenants.is_empty()).collect()
+    }
+
     /// Returns the requests that ended lately.
     pub(crate) fn requests(&self) -> &RequestLog {
         &self.shared.requests

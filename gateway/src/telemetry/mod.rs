@@ -18,6 +18,7 @@ mod model;
 mod model_metrics;
 mod models;
 mod otel;
+mod paused_tenants;
 mod prediction_metrics;
 mod replica_metrics;
 mod request_end;

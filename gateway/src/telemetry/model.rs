@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError, RwLock,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -16,6 +16,7 @@ use packhorse_serving::{Refusal, RequestOutcome};
 use super::{
     count_and_time::CountAndTime,
     otel::{RequestIdentity, Tracer},
+    paused_tenants::PausedTenants,
     request_log::{
         BatchOutcome, BatchRecord, BatchStages, ModelNumber, Record, ReplicaNumber, RequestBatch,
         RequestCourse, RequestLog, RequestRecord,
@@ -127,6 +128,8 @@ pub struct ModelTelemetry {
     pub(super) executions: AtomicU64,
     /// The replicas that were ejected because their batches failed.
     pub(super) ejections: AtomicU64,
+    /// The tenants that were paused because their requests ended workers.
+    paused: Mutex<PausedTenants>,
     /// The requests in the queue.
     pub(super) pending: AtomicU64,
     pub(super) slo_met: AtomicU64,
@@ -178,6 +181,7 @@ impl ModelTelemetry {
             inferences: AtomicU64::new(0),
             executions: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
+            paused: Mutex::default(),
             pending: AtomicU64::new(0),
             slo_met: AtomicU64::new(0),
             slo_missed: Default::default(),
@@ -495,6 +499,26 @@ impl ModelTelemetry {
     /// Counts a replica that was ejected because its batches failed.
     pub(crate) fn count_ejection(&self) {
         self.ejections.fetch_add(1, Relaxed);
+    }
+
+    /// Counts a pause of a tenant whose requests ended workers.
+    pub(crate) fn count_tenant_pause(&self, now: Time, tenant: String, pause: Duration) {
+        self.paused().count(now, tenant, pause);
+    }
+
+    /// Returns the number of pauses of each tenant.
+    pub(super) fn tenant_pauses(&self) -> Vec<(String, u64)> {
+        self.paused().pauses()
+    }
+
+    /// Returns the tenants that were paused a short while ago.
+    pub(super) fn paused_tenants(&self) -> Vec<String> {
+        let now = self.clock.now();
+        self.paused().present(now)
+    }
+
+    fn paused(&self) -> MutexGuard<'_, PausedTenants> {
+        self.paused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the number of batches that were computed.

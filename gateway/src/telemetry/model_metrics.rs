@@ -133,6 +133,17 @@ impl Collector for Models {
             MetricType::Counter,
             missed,
         )?;
+        let paused = models.iter().flat_map(|model| {
+            let tenants = model.tenant_pauses().into_iter();
+            tenants.map(|(tenant, pauses)| (with_label(labels(model), "tenant", &tenant), pauses))
+        });
+        encode_samples(
+            &mut encoder,
+            "packhorse_tenant_pauses_total",
+            "Pauses of clients whose requests ended workers of the model or had them hang, by API key or address.",
+            MetricType::Counter,
+            paused,
+        )?;
         let pending = models.iter();
         encode_samples(
             &mut encoder,

@@ -349,6 +349,7 @@ impl DataPlane {
                 Action::ReplicaEjected { replica, .. } => {
                     self.links.ejected(replica);
                 }
+                Action::TenantPaused { .. } => {}
                 Action::ReplicaRestored { replica } => self.links.restored(replica),
                 Action::ReplicaDrained { replica } => self.links.drained(replica),
             }

@@ -289,8 +289,8 @@ fn finish(view: ModelView<'_>, replica: &Replica, rows: u32) -> Option<Time> {
 /// The replica that would finish a batch of one request first, remembered: it is the same for most requests of a queue.
 #[derive(Default)]
 struct FirstToFinish {
-    /// The rows of the request and the replica that it must not go to; `None` before the first question.
-    asked: Option<(u32, Option<ReplicaKey>)>,
+    /// The rows of the request, the replica that it must not go to, and the one that it is kept on; `None` before the first question.
+    asked: Option<(u32, Option<ReplicaKey>, Option<ReplicaKey>)>,
     found: Option<(Time, ReplicaKey)>,
 }
 
@@ -303,7 +303,7 @@ impl FirstToFinish {
         replicas: impl FnOnce() -> I,
     ) -> Option<(Time, ReplicaKey)> {
         let rows = request.request.rows;
-        let asked = Some((rows, request.failed_on));
+        let asked = Some((rows, request.failed_on, request.only_on));
         if self.asked == asked {
             return self.found;
         }

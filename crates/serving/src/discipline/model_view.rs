@@ -27,10 +27,18 @@ impl ModelView<'_> {
         rows <= replica.rows_limit().min(self.limits.max_batch_rows)
     }
 
-    /// Returns false for the replica on which the model failed on a request, if another one takes it.
+    /// Returns false for replicas other than the one that a request is kept on, as long as that serves, and for the one on which the model failed on it, if
+    /// another one takes it.
     pub(super) fn may_go_to(self, waiting: &QueuedRequest, replica: ReplicaKey) -> bool {
-        waiting.failed_on != Some(replica)
-            || !self.pool.takes_elsewhere(replica, waiting.request.rows)
+        let rows = waiting.request.rows;
+        let takes_it = |only: ReplicaKey| {
+            let only = self.pool.get(only);
+            only.is_some_and(|only| only.is_serving() && rows <= only.rows_limit())
+        };
+        let only = waiting.only_on.filter(|only| *only != replica);
+        let only = only.filter(|only| waiting.failed_on != Some(*only));
+        let failed_here = waiting.failed_on == Some(replica);
+        !only.is_some_and(takes_it) && !(failed_here && self.pool.takes_elsewhere(replica, rows))
     }
 
     /// Accepts a request that any of the serving replicas takes, whenever it would be answered.

@@ -84,7 +84,8 @@ impl Run {
                 }
                 Action::ReplicaDrained { .. }
                 | Action::ReplicaEjected { .. }
-                | Action::ReplicaRestored { .. } => panic!("nothing drains or fails"),
+                | Action::ReplicaRestored { .. }
+                | Action::TenantPaused { .. } => panic!("nothing drains or fails"),
             }
         }
         batches

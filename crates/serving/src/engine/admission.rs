@@ -32,7 +32,9 @@ impl Engine {
         };
         self.books.accepted += 1;
         self.model_mut(request.model).retries.accept(now);
-        self.enqueue(now, QueuedRequest::new(request, ticket, now));
+        let waiting = QueuedRequest::new(request, ticket, now);
+        let waiting = self.keep_apart(now, waiting);
+        self.enqueue(now, waiting);
     }
 
     /// Returns a request for the first model that can answer it in time, its own or a fallback, with its place in that model's queue.
@@ -63,6 +65,7 @@ impl Engine {
 
     /// Returns the place of a request in its model's queue.
     fn admit(&mut self, now: Time, request: &Request) -> Result<Ticket, Refusal> {
+        self.check_blame(now, request)?;
         let rank = self.rank(now, request);
         let mut admitted = self.check_admission(now, request, rank);
         if matches!(admitted, Err(Refusal::QueueFull { .. })) && self.make_room(now, request, rank)
@@ -144,6 +147,7 @@ impl Engine {
             ticket,
             ..*waiting
         };
+        let waiting = self.keep_apart(now, waiting);
         self.enqueue(now, waiting);
         true
     }

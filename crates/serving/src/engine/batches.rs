@@ -47,7 +47,8 @@ impl Engine {
             "{rows} rows for {replica_key:?}"
         );
         let (device, time_shared) = (replica.device(), replica.is_time_shared());
-        let held = model.pool.add_batch(now, replica_key, id, rows);
+        let is_risky = requests.iter().any(|waiting| waiting.only_on.is_some());
+        let held = model.pool.add_batch(now, replica_key, id, rows, is_risky);
         if model.is_endangered(now, replica_key) {
             self.mark_overloaded(now, model_key);
         }
@@ -110,7 +111,8 @@ impl Engine {
             losses: waiting.losses + 1,
             ..waiting
         };
-        if self.may_retry(now, &waiting) {
+        if self.may_end_workers(&waiting) && self.may_retry(now, &waiting) {
+            let waiting = self.on_one_replica(waiting);
             self.retry(now, waiting.alone(), otherwise);
         } else {
             self.finish(waiting.request.id, otherwise);
@@ -126,8 +128,9 @@ impl Engine {
             self.count_computed(now, model, replica);
         }
         let answered = self.end_flight(now, id, Some(times));
-        if let Some(model) = batch.and_then(|(model, _)| self.models.get_mut(&model)) {
-            model.divisions.earn(answered.len());
+        if let Some((model, _)) = batch {
+            self.earn_divisions(model, &answered);
+            self.clear_blame(model, &answered);
         }
         for waiting in answered {
             self.locations.remove(&waiting.request.id);
@@ -141,6 +144,10 @@ impl Engine {
         };
         if error == BatchError::ModelFailed {
             self.judge_failure(now, id);
+        }
+        if error == BatchError::TimedOut {
+            let requests = self.batches[&id].requests.clone();
+            self.blame_for_loss(now, model, replica, &requests);
         }
         if matches!(error, BatchError::TimedOut | BatchError::NotBegun) {
             self.eject_hung(now, model, replica);

@@ -15,7 +15,10 @@
 use packhorse_cluster::Time;
 
 use super::Engine;
-use crate::{ReplicaKey, RequestOutcome, ShapeClass, queue::QueuedRequest};
+use crate::{
+    ModelKey, ReplicaKey, RequestOutcome, ShapeClass, division_budget::DivisionBudget,
+    queue::QueuedRequest,
+};
 
 impl Engine {
     /// Returns the failed requests of one batch to the queue in two halves; `failed_on` is the replica that they shall not go to.
@@ -28,11 +31,7 @@ impl Engine {
         let Some(model) = requests.first().map(|waiting| waiting.request.model) else {
             return;
         };
-        let may_divide = self
-            .models
-            .get_mut(&model)
-            .is_some_and(|model| model.divisions.spend(now));
-        if !may_divide {
+        if !self.may_divide(now, model, &requests) {
             for waiting in requests {
                 self.finish(waiting.request.id, RequestOutcome::Lost);
             }
@@ -50,6 +49,35 @@ impl Engine {
                 self.retry(now, waiting, RequestOutcome::Lost);
             }
         }
+    }
+
+    /// Returns true, and counts a division, if a failed batch may be divided. A tenant that is kept apart pays for its own.
+    fn may_divide(&mut self, now: Time, model: ModelKey, requests: &[QueuedRequest]) -> bool {
+        self.divisions(model, requests)
+            .is_some_and(|divisions| divisions.spend(now))
+    }
+
+    /// Counts requests that were answered in one batch.
+    pub(super) fn earn_divisions(&mut self, model: ModelKey, answered: &[QueuedRequest]) {
+        if let Some(divisions) = self.divisions(model, answered) {
+            divisions.earn(answered.len());
+        }
+    }
+
+    fn divisions(
+        &mut self,
+        model: ModelKey,
+        requests: &[QueuedRequest],
+    ) -> Option<&mut DivisionBudget> {
+        let model = self.models.get_mut(&model)?;
+        let mut tenants = requests.iter().map(|waiting| waiting.request.tenant);
+        if let Some(first) = tenants.next().filter(|_| !model.blame.is_empty())
+            && tenants.all(|tenant| tenant == first)
+            && model.blame.knows(first)
+        {
+            return model.blame.divisions(first);
+        }
+        Some(&mut model.divisions)
     }
 
     /// Returns a shape class for requests that share batches with nobody else. The driver's classes are counted from 0.
@@ -73,6 +101,9 @@ impl Engine {
         let failed_elsewhere = waiting.failed_on.is_some_and(|other| other != replica);
         if waiting.failed_alone || failed_elsewhere || !elsewhere || !self.may_retry(now, &waiting)
         {
+            if let Some(model) = self.models.get_mut(&waiting.request.model) {
+                model.blame.threw(now, waiting.request.tenant);
+            }
             self.finish(waiting.request.id, RequestOutcome::Failed);
             return;
         }

@@ -107,6 +107,9 @@ impl Engine {
                 .batches
                 .remove(&id)
                 .expect("the batches that a replica holds exist");
+            if place == 0 {
+                self.blame_for_loss(now, model_key, key, &batch.requests);
+            }
             for waiting in &batch.requests {
                 if !self.leave_flight(id, waiting) {
                 } else if place == 0 {

@@ -169,9 +169,10 @@ impl Simulation<'_> {
                 requests,
             } => self.send_batch(now, batch, replica.0 as usize, requests),
             Action::Finish { request, outcome } => self.request_ended(now, request.0, outcome),
-            Action::ReplicaEjected { .. } | Action::ReplicaRestored { .. } => {
-                unreachable!("no simulated batch fails")
-            }
+            // People would be told of them. A replica whose worker dies again and again is ejected; no simulated batch fails.
+            Action::ReplicaEjected { .. }
+            | Action::ReplicaRestored { .. }
+            | Action::TenantPaused { .. } => {}
             Action::ReplicaDrained { replica } => {
                 let replica = replica.0 as usize;
                 self.replicas[replica].link = Some(LinkState::Drained);

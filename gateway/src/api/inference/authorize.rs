@@ -5,7 +5,6 @@ use axum::{
     extract::{RawPathParams, Request},
     http::{Extensions, StatusCode},
 };
-use packhorse_serving::TenantKey;
 
 use super::{error::InferenceError, state::Inference};
 use crate::{
@@ -41,16 +40,12 @@ pub(super) async fn authorize(
     let used = keys.use_for(key, model);
     let used = used.ok_or_else(|| unauthorized("the API key is unknown or has expired"))??;
     request.extensions_mut().insert(used.tenant());
+    request.extensions_mut().insert(used.tenant_name());
     if model.is_none() {
         // A list contains the models that the key allows.
         request.extensions_mut().insert(used.models().clone());
     }
     Ok(Some(used))
-}
-
-/// Returns the tenant of an authorised request; requests without a key are of one tenant.
-pub(super) fn tenant_of(extensions: &Extensions) -> TenantKey {
-    extensions.get().copied().unwrap_or(TenantKey(0))
 }
 
 /// Returns true if a list for this client contains the model; without a key it contains all.

@@ -46,6 +46,16 @@ impl InferenceError {
         }
     }
 
+    /// Returns the error with the time after which to retry that holds for the model, unless it is one of the client's own.
+    #[must_use]
+    pub(super) fn or_retry_after(self, retry_after: Duration) -> Self {
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            self
+        } else {
+            self.retry_after(retry_after)
+        }
+    }
+
     pub(super) fn status(&self) -> StatusCode {
         self.status
     }
@@ -152,9 +162,14 @@ impl From<Refusal> for InferenceError {
         let status = match refusal {
             // The model was removed after it was found.
             Refusal::UnknownModel => StatusCode::NOT_FOUND,
+            Refusal::TenantPaused { .. } => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
-        Self::new(status, refusal.to_string())
+        let error = Self::new(status, refusal.to_string());
+        match refusal {
+            Refusal::TenantPaused { retry_after } => error.retry_after(retry_after),
+            _ => error,
+        }
     }
 }
 
@@ -223,6 +238,13 @@ mod tests {
                 refused(Refusal::CannotMeetDeadline),
                 503,
                 "no replica can answer before the deadline",
+            ),
+            (
+                refused(Refusal::TenantPaused {
+                    retry_after: Duration::from_millis(6500),
+                }),
+                429,
+                "requests of this client ended workers of the model, or had them hang; the next one is taken in 7 s",
             ),
             (
                 refused(Refusal::TooManyRequests { limit: 7 }),

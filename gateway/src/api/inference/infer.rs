@@ -23,7 +23,6 @@ use packhorse_protocol::{
 use packhorse_serving::{Refusal, RequestOutcome, TenantKey};
 
 use super::{
-    authorize::tenant_of,
     body::{IncomingBody, Place},
     compress::compress,
     error::InferenceError,
@@ -40,6 +39,7 @@ use crate::{
     driver::{OutputRows, RequestedModel, ServedModel, Submission},
     memory::Reservation,
     telemetry::{EndedRequest, RequestCourse, RequestIdentity, stages_view},
+    tenant::{tenant_name_of, tenant_of},
 };
 
 /// The size of JSON in bytes from which on it is parsed and formatted by the pool: up to 0.2 ms of work, ten times the hand-over.
@@ -75,6 +75,7 @@ const PROBED: u64 = 16;
         (status = 408, description = "The request body arrived too slowly", body = ErrorBody),
         (status = 413, description = "The request body is larger than the limit", body = ErrorBody),
         (status = 415, description = "An unsupported Content-Encoding", body = ErrorBody),
+        (status = 429, description = "Over a limit of the key, or refused for a while because requests of this client ended workers of the model; Retry-After is the time after which to retry, in seconds", body = ErrorBody),
         (status = 500, description = "The model threw an exception, or its outputs differ from its declaration", body = ErrorBody),
         (status = 503, description = "Refused at once, or lost with its worker; Retry-After is the time after which to retry, in seconds", body = ErrorBody),
         (status = 504, description = "The deadline passed in the queue", body = ErrorBody),
@@ -135,7 +136,7 @@ pub(super) async fn infer(
             );
             body.discard();
             let retry_after = path.requested.retry_after(clock.now());
-            error.retry_after(retry_after).into_response()
+            error.or_retry_after(retry_after).into_response()
         }
     }
 }
@@ -283,6 +284,7 @@ async fn answer(
     let submission = Submission {
         requested: requested.clone(),
         tenant: arrival.tenant,
+        tenant_name: tenant_name_of(arrival.extensions),
         inputs: hold_inputs(inputs, &mut memory),
         rows,
         priority,

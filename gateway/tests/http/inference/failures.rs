@@ -8,7 +8,8 @@ use packhorse_wire::FailureKind;
 use serde_json::json;
 
 use crate::support::{
-    inference_gateway::{InferenceGateway, double_model, double_request, numbers},
+    answer::Answer,
+    inference_gateway::{ADDRESS, InferenceGateway, double_model, double_request, numbers},
     within,
     worker::{double, output},
 };
@@ -442,4 +443,47 @@ async fn requests_behind_a_hung_batch_are_answered_by_another_worker() {
     for request in [first, second] {
         assert_eq!(numbers(&request.await.unwrap()), [2.0; 16]);
     }
+}
+
+/// The address of the client whose request ends two workers, and of another one.
+#[tokio::test]
+async fn a_client_whose_request_ended_two_workers_is_refused_for_a_while_and_others_are_not() {
+    let (mut gateway, first) = InferenceGateway::with_double().await;
+    let begin = |gateway: &InferenceGateway, address: &str, value: f64| {
+        let request = gateway.client.post(gateway.url("/v2/models/double/infer"));
+        let request = request.header(ADDRESS, address);
+        let request = request.body(double_request(1, value).to_string());
+        tokio::spawn(async move { Answer::read(request.send().await.unwrap()).await })
+    };
+    let (good, bad) = ("10.0.0.1:1000", "10.0.0.2:1000");
+    let innocent = begin(&gateway, good, 1.0);
+    let batch = first.batch().await;
+    batch.answer(double(&batch)).await;
+    assert_eq!(innocent.await.unwrap().status, 200);
+
+    let second = gateway.add_worker("double:1", 1).await;
+    let poison = begin(&gateway, bad, 13.0);
+    tokio::select! {
+        _ = first.batch() => first.kill(),
+        _ = second.batch() => panic!("the first worker is idle"),
+    }
+    second.batch().await;
+    second.kill();
+    assert!(poison.await.unwrap().error(503).contains("lost"));
+
+    let third = gateway.add_worker("double:1", 2).await;
+    third.answer_all(double);
+    let refused = begin(&gateway, bad, 1.0).await.unwrap();
+    assert_eq!(refused.headers["retry-after"], "5");
+    assert!(
+        refused
+            .error(429)
+            .contains("requests of this client ended workers")
+    );
+    assert_eq!(
+        numbers(&begin(&gateway, good, 1.0).await.unwrap()),
+        [2.0; 2]
+    );
+    let pauses = "packhorse_tenant_pauses_total{model=\"double\",version=\"1\",tenant=\"address 10.0.0.2\"} 1\n";
+    assert!(gateway.metrics().contains(pauses), "{}", gateway.metrics());
 }

@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
+use axum::{
+    Router,
+    extract::{ConnectInfo, Request},
+    middleware::map_request,
+};
 use packhorse_cluster::{
     ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding, Profile,
     Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
@@ -32,6 +36,19 @@ use super::{
     client_builder, profile_row, until, within,
     worker::{Worker, double},
 };
+
+/// The header by which a test says the address that a request comes from.
+pub(crate) const ADDRESS: &str = "x-test-address";
+
+/// Has a request come from the address that its header says.
+async fn pretend(mut request: Request) -> Request {
+    let address = request.headers().get(ADDRESS);
+    let address = address.and_then(|address| address.to_str().ok()?.parse::<SocketAddr>().ok());
+    if let Some(address) = address {
+        request.extensions_mut().insert(ConnectInfo(address));
+    }
+    request
+}
 
 /// The models and replicas that shall be served.
 #[derive(Clone, Default)]
@@ -143,6 +160,7 @@ impl InferenceGateway {
         let web = WebPolicy::default();
         let inference = Inference::new(data_plane.clone(), limits, None, web, true, None).unwrap();
         let routes: Router = router(inference).into();
+        let routes = routes.layer(map_request(pretend));
         let connections = ConnectionLimits {
             connections: 100,
             head_timeout: Duration::from_secs(10),

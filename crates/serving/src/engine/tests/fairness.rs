@@ -109,7 +109,7 @@ impl Run {
                 let request = Request {
                     id: RequestKey(id),
                     model: MODEL,
-                    tenant: TenantKey(u32::try_from(tenant).expect("few")),
+                    tenant: TenantKey(tenant as u64),
                     rows: 1,
                     bytes: 1,
                     class: ShapeClass(0),

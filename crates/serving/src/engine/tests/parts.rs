@@ -17,6 +17,7 @@ enum Told {
     Ejected(ReplicaKey, u32),
     Restored(ReplicaKey),
     Drained(ReplicaKey),
+    Paused(TenantKey),
 }
 
 /// One engine, and several that share its models.
@@ -54,6 +55,7 @@ fn drain(engine: &mut Engine, now: Time) -> (Vec<Told>, Sent) {
             Action::ReplicaEjected { replica, failures } => Told::Ejected(replica, failures),
             Action::ReplicaRestored { replica } => Told::Restored(replica),
             Action::ReplicaDrained { replica } => Told::Drained(replica),
+            Action::TenantPaused { tenant, .. } => Told::Paused(tenant),
         });
     }
     (told, batches)
@@ -242,7 +244,7 @@ impl Twins {
         let request = Request {
             id: RequestKey(u64::from(self.next)),
             model,
-            tenant: TenantKey(random.small(2)),
+            tenant: TenantKey(random.below(2)),
             rows,
             bytes: u64::from(rows),
             class: ShapeClass(random.below(2)),

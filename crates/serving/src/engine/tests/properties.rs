@@ -35,7 +35,7 @@ enum Step {
     Lose(usize),
     Arrive {
         model: u32,
-        tenant: u32,
+        tenant: u64,
         rows: u32,
         class: u64,
         priority: u64,
@@ -91,7 +91,7 @@ impl Random {
         match self.below(40) {
             0..16 => Step::Arrive {
                 model: self.small(3),
-                tenant: self.small(3),
+                tenant: self.below(3),
                 rows: 1 + self.small(4),
                 class: self.below(2),
                 priority: self.below(10),
@@ -476,6 +476,7 @@ impl CheckedDriver {
                     requests,
                 } => self.dispatch(batch, replica, requests),
                 Action::Finish { request, outcome } => self.finish(request, outcome),
+                Action::TenantPaused { .. } => {}
                 Action::ReplicaEjected { replica, .. } => {
                     assert!(self.ejected.insert(replica), "it is reported once");
                 }

@@ -76,6 +76,12 @@ impl Scenario {
                     format!("batch {} to {}: {names:?}", batch.0, replica.0)
                 }
                 Action::Finish { request, outcome } => format!("{}: {outcome:?}", request.0),
+                Action::TenantPaused {
+                    tenant,
+                    losses,
+                    pause,
+                    ..
+                } => format!("paused {} after {losses} for {pause:?}", tenant.0),
                 Action::ReplicaEjected { replica, failures } => {
                     format!("ejected {} after {failures}", replica.0)
                 }
@@ -1650,4 +1656,56 @@ fn a_replica_that_is_lost_without_a_batch_or_now_and_then_is_not_ejected() {
         scenario.done(now + 10, 2 * round, 10);
         scenario.done(now + 10, 2 * round + 1, 10);
     }
+}
+
+/// A request of a tenant other than that of [`Scenario::arrive`].
+fn arrive_from(scenario: &mut Scenario, tenant: u64, now: u64, deadline: u64) -> Vec<String> {
+    let request = Request {
+        tenant: TenantKey(tenant),
+        ..scenario.request(deadline)
+    };
+    scenario.handle(now, Event::RequestArrived(request))
+}
+
+#[test]
+fn a_tenant_whose_request_ended_two_workers_is_refused_and_then_has_one_request_at_a_time() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT, FLAT, FLAT]);
+    assert_eq!(scenario.arrive(0, 100), ["batch 0 to 0: [0]"]);
+    scenario.done(10, 0, 10);
+    let mut lines = arrive_from(&mut scenario, 1, 20, 900);
+    assert_eq!(lines, ["batch 1 to 0: [1]"]);
+    lines = scenario.lost(21, 0);
+    assert_eq!(lines, ["batch 2 to 2: [1]"], "alone, on one replica");
+    assert_eq!(scenario.lost(22, 2), ["paused 1 after 1 for 5s", "1: Lost"]);
+    assert_eq!(
+        arrive_from(&mut scenario, 1, 23, 900),
+        ["2: Refused(TenantPaused { retry_after: 4.999s })"]
+    );
+    assert_eq!(scenario.arrive(24, 124).len(), 1, "the other one is served");
+    scenario.done(34, 3, 10);
+    // After the pause it has one at a time, and nothing is sent behind it.
+    assert_eq!(arrive_from(&mut scenario, 1, 5_100, 6_000).len(), 1);
+    assert_eq!(
+        arrive_from(&mut scenario, 1, 5_100, 6_000),
+        ["5: Refused(TenantPaused { retry_after: 1s })"]
+    );
+    for request in 6..10 {
+        let sent = scenario.arrive(5_101, 6_000);
+        let behind = sent.iter().any(|line| line.contains("to 3"));
+        assert!(!behind, "{request}: {sent:?}");
+    }
+    scenario.done(5_110, 4, 10);
+    assert_ne!(
+        arrive_from(&mut scenario, 1, 5_111, 6_000),
+        ["10: Refused(TenantPaused { retry_after: 1s })"]
+    );
+}
+
+#[test]
+fn a_tenant_alone_is_not_paused() {
+    let mut scenario = Scenario::new(&[FLAT, FLAT, FLAT, FLAT]);
+    scenario.arrive(0, 900);
+    assert_eq!(scenario.lost(1, 0), ["batch 1 to 1: [0]"]);
+    assert_eq!(scenario.lost(2, 1), ["0: Lost"]);
+    assert_eq!(scenario.arrive(3, 900), ["batch 2 to 2: [1]"]);
 }

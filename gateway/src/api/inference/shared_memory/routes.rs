@@ -9,11 +9,13 @@ use packhorse_api::ErrorBody;
 use packhorse_protocol::{RegisterSystemSharedMemory, SystemSharedMemory};
 
 use super::{TenantRegions, error::SharedMemoryError};
-use crate::api::inference::{
-    authorize::tenant_of,
-    body::{IncomingBody, Place},
-    error::InferenceError,
-    state::{Inference, InferenceLimits},
+use crate::{
+    api::inference::{
+        body::{IncomingBody, Place},
+        error::InferenceError,
+        state::{Inference, InferenceLimits},
+    },
+    tenant::tenant_of,
 };
 
 /// The most bytes of the body of a registration.
