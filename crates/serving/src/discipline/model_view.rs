@@ -38,7 +38,7 @@ impl ModelView<'_> {
         let only = waiting.only_on.filter(|only| *only != replica);
         let only = only.filter(|only| waiting.failed_on != Some(*only));
         let failed_here = waiting.failed_on == Some(replica);
-        !only.is_some_and(takes_it) && !(failed_here && self.pool.takes_elsewhere(replica, rows))
+        !(only.is_some_and(takes_it) || failed_here && self.pool.takes_elsewhere(replica, rows))
     }
 
     /// Accepts a request that any of the serving replicas takes, whenever it would be answered.

@@ -5,7 +5,7 @@ use packhorse_api::{ErrorBody, RepositoryProblem, RepositoryProblems};
 use packhorse_control as control;
 
 use super::Admin;
-use crate::api::error::{ApiError, JsonBody};
+use crate::api::{body::JsonBody, error::ApiError};
 
 /// The largest number of characters of a place, and of what is wrong there.
 const MAX_TEXT: usize = 1000;

@@ -183,10 +183,10 @@ async fn a_model_is_registered_read_changed_and_removed() {
 
 #[tokio::test]
 async fn a_version_is_replaced_as_a_whole_or_stays_as_it_was() {
+    const REPLACE: &str = "/v1/models?replace=true";
     let gateway = Gateway::start().await;
     let first = gateway.upload(b"the first file").await;
     let second = gateway.upload(b"the second file").await;
-    const REPLACE: &str = "/v1/models?replace=true";
     // There is none yet.
     gateway
         .post(REPLACE, &registration("m", first))

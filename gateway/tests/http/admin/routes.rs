@@ -57,6 +57,7 @@ PUT    /v1/profiles                      401     403    403    400   403   403  
 GET    /v1/profiles/kernels              401     403    400    400   403   403  403
 GET    /v1/profiles/pairs                401     403    400    400   403   403  403
 PUT    /v1/profiles/pairs                401     403    403    400   403   403  403
+PUT    /v1/repository/problems           401     403    403    400   403   403  403
 GET    /v1/requests                      401     403    200    200   403   403  403
 DELETE /v1/session                       204     204    204    204   204   204  204
 GET    /v1/session                       401     403    200    200   403   403  403

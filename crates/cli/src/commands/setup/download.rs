@@ -82,7 +82,7 @@ impl Index {
             match self.continue_download(&url, &part, wheel).await {
                 Ok(()) => break,
                 Err(e) if attempt < ATTEMPTS => {
-                    output::note(format_args!("{}: {e:#}; continuing", wheel.file))
+                    output::note(format_args!("{}: {e:#}; continuing", wheel.file));
                 }
                 Err(e) => return Err(e).with_context(|| format!("cannot download {url}")),
             }
