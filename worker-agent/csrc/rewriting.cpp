@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <torch/csrc/jit/ir/alias_analysis.h>
 #include <torch/csrc/jit/ir/constants.h>
 #include <torch/csrc/jit/ir/ir.h>
 #include <torch/csrc/jit/passes/dead_code_elimination.h>
@@ -48,20 +49,25 @@ std::string operator_name(const torch::jit::Node *node) {
   return name;
 }
 
-// Hides the tensors that a node reads: the passes look at the operators that made an operator's inputs, and know nothing of `aten::alias`.
+// Hides a tensor that a node reads: the passes look at the operators that made an operator's inputs, and know nothing of `aten::alias`.
+void hide_input(torch::jit::Node *node, size_t index) {
+  torch::jit::Value *input = node->input(index);
+  torch::jit::Node *alias = node->owningGraph()->create(c10::Symbol::fromQualString("aten::alias"), {input});
+  alias->insertBefore(node);
+  alias->output()->setType(input->type());
+  node->replaceInput(index, alias->output());
+}
+
+// Hides all tensors that a node reads.
 void hide_inputs(torch::jit::Node *node) {
   for (size_t i = 0; i < node->inputs().size(); ++i) {
-    torch::jit::Value *input = node->inputs()[i];
-    if (input->type()->cast<c10::TensorType>()) {
-      torch::jit::Node *alias = node->owningGraph()->create(c10::Symbol::fromQualString("aten::alias"), {input});
-      alias->insertBefore(node);
-      alias->output()->setType(input->type());
-      node->replaceInput(i, alias->output());
+    if (node->input(i)->type()->cast<c10::TensorType>()) {
+      hide_input(node, i);
     }
   }
 }
 
-// Undoes hide_inputs in a whole graph. An `aten::alias` of the program's own does not change a value either.
+// Undoes hide_input in a whole graph. An `aten::alias` of the program's own does not change a value either.
 void show_inputs(torch::jit::Block *block) {
   static const c10::Symbol alias = c10::Symbol::fromQualString("aten::alias");
   visit_nodes(block, [](torch::jit::Node *node) {
@@ -132,6 +138,37 @@ bool is_wrong_in_onednn(const torch::jit::Node *node) {
   return false;
 }
 
+// Returns true if something writes to the input of a convolution between the operator that made it and the convolution.
+bool input_is_written_before(const torch::jit::Node *convolution, const torch::jit::AliasDb &aliases) {
+  const torch::jit::Value *input = convolution->input(0);
+  if (!aliases.hasWriters(input)) {
+    return false;
+  }
+  const torch::jit::Node *maker = input->node();
+  if (maker->owningBlock() != convolution->owningBlock() || maker->kind() == c10::prim::Param) {
+    return true;
+  }
+  for (torch::jit::Node *node = const_cast<torch::jit::Node *>(maker)->next(); node != convolution; node = node->next()) {
+    if (!node->blocks().empty() || aliases.writesToAlias(node, torch::jit::ValueSet{input})) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Returns true if libtorch's passes would move a convolution before what is written to its input: they replace those of traced programs by others,
+// which they place behind the operator that made the input.
+bool moves_convolutions(const std::shared_ptr<torch::jit::Graph> &graph) {
+  const torch::jit::AliasDb aliases(graph);
+  bool moves = false;
+  visit_nodes(graph->block(), [&](torch::jit::Node *node) {
+    const std::string name = operator_name(node);
+    const bool is_replaced = name == "aten::_convolution" || name == "aten::convolution";
+    moves = moves || (is_replaced && input_is_written_before(node, aliases));
+  });
+  return moves;
+}
+
 // Folds constants into the weights of a frozen program's layers. A normalization behind a linear layer is not folded: it normalizes the second
 // dimension, and the fold is that of the last, which is another one for inputs of more than two dimensions.
 void fold_frozen(std::shared_ptr<torch::jit::Graph> &graph, bool guarded = true) {
@@ -169,6 +206,9 @@ std::vector<std::string> rewritable(torch::jit::Block *block, bool guarded = tru
 // torch::jit::optimize_for_inference runs a third pass, FrozenLinearTranspose, on every device. It keeps the weights of linear layers twice
 // and adds their bias by an operator of its own, which is no faster on the CPU and a kernel more on a GPU.
 void rewrite_frozen(std::shared_ptr<torch::jit::Graph> &graph, const std::set<std::string> &kept = {}, bool guarded = true) {
+  if (guarded && moves_convolutions(graph)) {
+    return;
+  }
   torch::jit::FuseFrozenConvAddRelu(graph);
   visit_nodes(graph->block(), [&](torch::jit::Node *node) {
     if ((guarded && is_wrong_in_onednn(node)) || kept.count(operator_name(node)) != 0) {

@@ -71,6 +71,29 @@ fn the_second_operand_of_a_sum_is_multiplied_although_the_first_is_used_again() 
 }
 
 #[test]
+fn a_convolution_reads_what_was_written_to_its_input_before() {
+    let shape = [-1, 1, 2, 2];
+    let task = fp32_task("Overwritten", &shape, &shape);
+    let worker = Worker::serve(&task);
+    let shape = [1, 1, 2, 2];
+    let answer = answer_to_ones(&worker, &task, &shape);
+    assert_eq!(answer, Tensor::fp32(&shape, &[6.0, 6.0, 2.0, 2.0]));
+    assert_eq!(verification(&worker).unwrap().dropped, []);
+}
+
+#[test]
+fn a_normalization_behind_a_linear_layer_is_that_of_the_second_dimension() {
+    let shape = [-1, 3, 3];
+    let task = fp32_task("NormedRows", &shape, &shape);
+    let worker = Worker::serve(&task);
+    let shape = [1, 3, 3];
+    let answer = answer_to_ones(&worker, &task, &shape);
+    let rows = [1.0, 1.0, 1.0, 0.0, 0.0, 0.0, -1.0, -1.0, -1.0];
+    assert_eq!(answer, Tensor::fp32(&shape, &rows));
+    assert_eq!(verification(&worker).unwrap().dropped, []);
+}
+
+#[test]
 fn means_of_sizes_that_their_number_does_not_divide_are_answered() {
     let task = fp32_task("Divided", &[-1, 1, -1, -1], &[-1, 1, 4, 4]);
     let worker = Worker::serve(&task);

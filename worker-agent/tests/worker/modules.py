@@ -292,6 +292,34 @@ class Divided(torch.nn.Module):
         return self.pool(self.convolution(x))
 
 
+class Overwritten(torch.nn.Module):
+    """Twice the input, of which the first row of each image is 3."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = filter_of(1, 2, 2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        copied = x * 1.0
+        copied[:, :, 0] = 3.0
+        return self.convolution(copied)
+
+
+class NormedRows(torch.nn.Module):
+    """Takes 0, 1 and 2 from the rows of a matrix, behind a linear layer that changes nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3, bias=False)
+        self.norm = torch.nn.BatchNorm1d(3, eps=1e-30, affine=False)
+        with torch.no_grad():
+            self.linear.weight.copy_(torch.eye(3))
+            self.norm.running_mean.copy_(torch.tensor([0.0, 1.0, 2.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(x))
+
+
 class Chance(torch.nn.Module):
     """Answers something else each time."""
 
@@ -384,7 +412,8 @@ rows_last = RowsLast().eval()
 for name, factor in [("Once", 1.0), ("Twice", 2.0)]:
     torch.jit.script(Headed(rows_last, Upright(factor)).eval()).save(f"{sys.argv[1]}/Upright{name}.pt")
 torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
+torch.jit.trace(Overwritten().eval(), torch.ones(2, 1, 2, 2)).save(f"{sys.argv[1]}/Overwritten.pt")
 for dims in [2, 3]:
     torch.jit.script(CeilPooled(dims).eval()).save(f"{sys.argv[1]}/CeilPooled{dims}d.pt")
-for module in [AddedTwice, Divided, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
+for module in [AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")

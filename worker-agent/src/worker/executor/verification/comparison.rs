@@ -35,6 +35,9 @@ const TOLERANCES: [(Datatype, f64, &str); 4] = [
 /// The tolerance of FP32 on a GPU. There convolutions compute with TF32, whose steps are those of FP16, in both programs but in another order.
 const TOLERANCE_WITH_TF32: f64 = 2e-2;
 
+/// The smallest magnitude of a tensor: smaller numbers may be what roundings leave of larger ones.
+const SMALLEST_MAGNITUDE: f64 = 1e-3;
+
 /// The multiple of the difference that one rounding of the inputs makes which is no error of a rewriting.
 const ROUNDINGS: f64 = 8.0;
 
@@ -238,7 +241,7 @@ fn difference(a: f64, b: f64) -> f64 {
     }
 }
 
-/// Returns the magnitude of a tensor: its largest finite element, but at most a hundred times the median of those that are not zero, so that a
+/// Returns the magnitude of a tensor, at least the smallest: its largest finite element, but at most a hundred times the median of those that are not zero, so that a
 /// few large ones, such as for what is masked out, hide no errors of the others.
 fn magnitude(elements: &[f64]) -> f64 {
     let sizes = elements.iter().map(|element| element.abs());
@@ -246,12 +249,12 @@ fn magnitude(elements: &[f64]) -> f64 {
         .filter(|size| size.is_finite() && *size > 0.0)
         .collect();
     if sizes.is_empty() {
-        return 0.0;
+        return SMALLEST_MAGNITUDE;
     }
     let largest = sizes.iter().copied().fold(0.0, f64::max);
     let middle = sizes.len() / 2;
     let (_, median, _) = sizes.select_nth_unstable_by(middle, f64::total_cmp);
-    largest.min(100.0 * *median)
+    largest.min(100.0 * *median).max(SMALLEST_MAGNITUDE)
 }
 
 /// Returns the elements of a tensor as numbers.
@@ -324,6 +327,12 @@ mod tests {
         assert!(differs(&expected, &fp32(&[0.0, infinite, 1.0])));
         assert!(differs(&expected, &fp32(&[nan, -infinite, 1.0])));
         assert!(differs(&expected, &fp32(&[nan, f32::MAX, 1.0])));
+    }
+
+    #[test]
+    fn what_roundings_leave_of_zero_is_no_difference() {
+        assert!(!differs(&fp32(&[0.0, 0.0]), &fp32(&[6e-7, 0.0])));
+        assert!(differs(&fp32(&[0.0, 0.0]), &fp32(&[6e-5, 0.0])));
     }
 
     #[test]

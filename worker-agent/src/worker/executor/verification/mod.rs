@@ -25,8 +25,13 @@ pub(super) use self::comparison::{Answer, Difference, Precision, compare, noise}
 const CASES: usize = 6;
 /// The number of batches that are compared at most of another program.
 const CASES_OF_ONE_SIZE: usize = 3;
-/// The time after which no further batch is tried. The first that the program accepts is always compared.
-const LIMIT: Duration = Duration::from_secs(2);
+/// The time after which no further batch is tried, by the number of those that the program has accepted. The first is always compared, and a
+/// second, of other sizes, unless the program is very slow.
+const LIMITS: [Duration; 3] = [
+    Duration::MAX,
+    Duration::from_secs(15),
+    Duration::from_secs(2),
+];
 /// The bytes of answers after which no further batch is tried.
 const MAX_ANSWERS: usize = 64 << 20;
 
@@ -114,7 +119,7 @@ impl Reference {
             if enough || reference.has_compared(sample) {
                 continue;
             }
-            if !reference.cases.is_empty() && now() - start >= LIMIT {
+            if now() - start >= LIMITS[reference.cases.len().min(2)] {
                 break;
             }
             match answer_twice(executor, program, sample)? {
