@@ -588,10 +588,6 @@ fn without_empty_variables(command: Command) -> Command {
     })
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "clap reads the same variables of the environment"
-)]
 fn is_empty(variable: &str) -> bool {
     std::env::var_os(variable).is_some_and(|value| value.is_empty())
 }

@@ -85,7 +85,7 @@ fn main() {
         .with_writer(std::io::stderr)
         .init();
     // No service ends by SIGHUP. A blocked signal waits forever, here and in all threads.
-    let _ = SigSet::from(Signal::SIGHUP).thread_block();
+    let _ = SigSet::from_iter([Signal::SIGHUP]).thread_block();
     // By default the kernel may end a sleep 50 µs late, longer than a query of a CUDA event. Threads inherit the setting.
     let _ = nix::sys::prctl::set_timerslack(1_000);
     // A thread that ends leaves batches without an answer, so that the whole process ends. The agent restarts it.

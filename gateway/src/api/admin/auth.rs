@@ -463,17 +463,15 @@ pub(super) async fn agent_or_admin(
     let role = &caller.role;
     let mut parameters = parameters.iter();
     let node = parameters.find(|(name, _)| *name == "node");
-    match credentials.refusal(role, node.map(|(_, node)| node)) {
-        Some(refusal) => ApiError::new(StatusCode::FORBIDDEN, refusal).into_response(),
-        None => {
-            set_known(&request);
-            if *role == Role::Admin {
-                let actor = caller.actor(source(request.extensions()));
-                request.extensions_mut().insert(actor);
-            }
-            next.run(request).await
-        }
+    if let Some(refusal) = credentials.refusal(role, node.map(|(_, node)| node)) {
+        return ApiError::new(StatusCode::FORBIDDEN, refusal).into_response();
     }
+    set_known(&request);
+    if *role == Role::Admin {
+        let actor = caller.actor(source(request.extensions()));
+        request.extensions_mut().insert(actor);
+    }
+    next.run(request).await
 }
 
 /// Has the connection of a request keep its place.

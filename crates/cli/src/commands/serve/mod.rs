@@ -248,7 +248,9 @@ impl EndSignals {
             _ = self.terminate.recv() => {}
             () = async {
                 match &mut self.hang_up {
-                    Some(signal) => drop(signal.recv().await),
+                    Some(signal) => {
+                        signal.recv().await;
+                    }
                     None => pending().await,
                 }
             } => {}
