@@ -497,14 +497,11 @@ int packhorse_backbone_forward(packhorse_backbone *backbone, const packhorse_str
       }
       from += rows;
       backbone->heads.at(program)->run(stack);
-      const auto tensors = stack.size() == 1 ? tensors_of(stack[0]) : std::nullopt;
-      if (!tensors) {
-        return PACKHORSE_NO_TENSORS;
-      }
+      const std::vector<at::Tensor> tensors = tensors_of(stack.at(0));
       int64_t within = 0;
       const bool is_single = end - next == 1;
       for (; next != end; ++next) {
-        results[*next] = some_rows(*tensors, within, rows_of(*next), is_single);
+        results[*next] = some_rows(tensors, within, rows_of(*next), is_single);
         within += rows_of(*next);
       }
     }

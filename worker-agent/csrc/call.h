@@ -10,6 +10,7 @@
 #include <exception>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 
 #include <ATen/ATen.h>
@@ -89,6 +90,11 @@ int code_of(char **message, const std::string &text) {
   return PACKHORSE_THREW;
 }
 
+// The exception for a result that is not made of tensors.
+struct NoTensors : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 // Runs `body`, which returns a code, and turns an exception into a code and a message. The body runs in inference mode on every thread: a
 // program that first runs with gradients cannot change to inference mode later.
 template <typename Body>
@@ -99,6 +105,9 @@ int guarded(char **message, Body body) {
   } catch (const c10::OutOfMemoryError &e) {
     set_message(message, e.what_without_backtrace());
     return PACKHORSE_OUT_OF_MEMORY;
+  } catch (const NoTensors &e) {
+    set_message(message, e.what());
+    return PACKHORSE_NO_TENSORS;
   } catch (const std::bad_alloc &) {
     set_message(message, "out of memory");
     return PACKHORSE_OUT_OF_MEMORY;

@@ -57,7 +57,7 @@ int packhorse_graph_record(packhorse_module *module, const packhorse_stream *str
       made->inputs.push_back(input_memory(*unwrap(inputs[i]), other));
       made->inputs.back().copy_(*unwrap(inputs[i]));
     }
-    std::optional<std::vector<at::Tensor>> outputs;
+    std::vector<at::Tensor> outputs;
     // The work of other threads at the same time is neither recorded nor refused.
     const auto pool = pool_owner != nullptr ? pool_owner->graph.pool() : c10::MempoolId_t{0, 0};
     made->graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
@@ -72,10 +72,7 @@ int packhorse_graph_record(packhorse_module *module, const packhorse_stream *str
       throw;
     }
     made->graph.capture_end();
-    if (!outputs) {
-      return PACKHORSE_NO_TENSORS;
-    }
-    for (const auto &output : *outputs) {
+    for (const auto &output : outputs) {
       if (output.layout() != c10::kStrided || !output.is_cuda()) {
         throw std::runtime_error("an output of the program is not in the device's memory");
       }

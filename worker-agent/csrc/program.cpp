@@ -1,9 +1,12 @@
 // Programs: TorchScript and packages that were compiled ahead of time.
 
 #include "program.h"
+#include "results.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #ifdef __GLIBC__
@@ -23,8 +26,8 @@
 
 namespace {
 
-// Returns the tensors of a program's result; nothing if it is neither a tensor nor a tuple or list of tensors.
-std::optional<std::vector<at::Tensor>> tensors_of(const torch::jit::IValue &value) {
+// Returns the tensors of a program's result. Throws if it is neither a tensor nor a tuple or list of tensors.
+std::vector<at::Tensor> tensors_of(const torch::jit::IValue &value) {
   if (value.isTensor()) {
     return std::vector<at::Tensor>{value.toTensor()};
   }
@@ -37,12 +40,12 @@ std::optional<std::vector<at::Tensor>> tensors_of(const torch::jit::IValue &valu
   } else if (value.isList()) {
     elements = value.toListRef().vec();
   } else {
-    return std::nullopt;
+    throw_no_tensors(value);
   }
   std::vector<at::Tensor> tensors;
   for (const auto &element : elements) {
     if (!element.isTensor()) {
-      return std::nullopt;
+      throw_no_tensors(value);
     }
     tensors.push_back(element.toTensor());
   }
@@ -62,7 +65,7 @@ std::string temporary_folder() {
   const char *parent = std::getenv("TMPDIR");
   std::string folder = std::string(parent != nullptr ? parent : "/tmp") + "/package-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) {
-    throw std::runtime_error("no folder can be created to unpack the package into");
+    throw std::runtime_error(std::string("no folder can be created to unpack the package into: ") + std::strerror(errno));
   }
   return folder;
 }
@@ -84,7 +87,7 @@ std::unique_ptr<Package> load_package(const char *path, const std::string &progr
     const auto *begin = static_cast<const char *>(bytes.get());
     std::ofstream out(folder + "/" + file, std::ios::binary);
     if (!out.write(begin, static_cast<std::streamsize>(size)).flush()) {
-      throw std::runtime_error("the package cannot be unpacked");
+      throw std::runtime_error(std::string("the package cannot be unpacked: ") + std::strerror(errno));
     }
     if (file.size() > 3 && file.compare(file.size() - 3, 3, ".so") == 0) {
       library = folder + "/" + file;
@@ -149,7 +152,7 @@ bool only_reads_inputs(const std::shared_ptr<torch::jit::Graph> &graph) {
   return std::none_of(values.begin() + 1, values.end(), [&](const torch::jit::Value *input) { return aliases.hasWriters(input); });
 }
 
-std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std::vector<at::Tensor> inputs) {
+std::vector<at::Tensor> run_program(packhorse_module &module, std::vector<at::Tensor> inputs) {
   if (module.package) {
     return module.package->boxed_run(std::move(inputs));
   }
@@ -299,12 +302,9 @@ int packhorse_module_forward(packhorse_module *module, const packhorse_stream *s
                              char **message) {
   return guarded(message, [&]() -> int {
     const CurrentStream current(*stream);
-    std::optional<std::vector<at::Tensor>> tensors = run_program(*module, arguments_of(inputs, input_count));
-    if (!tensors) {
-      return PACKHORSE_NO_TENSORS;
-    }
-    *output_count = tensors->size();
-    return hand_out(std::move(*tensors), outputs, capacity, message);
+    std::vector<at::Tensor> tensors = run_program(*module, arguments_of(inputs, input_count));
+    *output_count = tensors.size();
+    return hand_out(std::move(tensors), outputs, capacity, message);
   });
 }
 

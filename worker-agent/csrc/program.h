@@ -33,7 +33,7 @@ struct packhorse_module {
 
 namespace {
 
-// Runs a program; returns nothing if its result is neither a tensor nor a tuple or list of tensors.
-std::optional<std::vector<at::Tensor>> run_program(packhorse_module &module, std::vector<at::Tensor> inputs);
+// Runs a program. Throws if its result is neither a tensor nor a tuple or list of tensors.
+std::vector<at::Tensor> run_program(packhorse_module &module, std::vector<at::Tensor> inputs);
 
 }  // namespace

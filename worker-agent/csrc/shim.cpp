@@ -1,5 +1,6 @@
 // The only translation unit of the shim. libtorch's headers take nearly all of the compile time and are read once this way.
 
+#include "detection.cpp"
 #include "memory.cpp"
 #include "process.cpp"
 #include "registered_memory.cpp"

@@ -13,6 +13,8 @@ mod backbone;
 mod cuda;
 #[cfg(feature = "torch")]
 mod cuda_memory;
+#[cfg(feature = "torch")]
+mod detection;
 mod gateway;
 #[cfg(feature = "torch")]
 mod inspect;

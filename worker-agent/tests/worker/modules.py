@@ -1,5 +1,6 @@
 """Writes the TorchScript programs of the worker's tests to the folder on the command line."""
 
+import os
 import sys
 import warnings
 from typing import Dict, List, NamedTuple, Tuple
@@ -99,6 +100,23 @@ class Counting(Counter):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.count.add_(1)
         return x + 0.0 * self.count
+
+
+class Reader(torch.nn.Module):
+    """Reads the file that it is asked for, and answers its first bytes."""
+
+    def forward(self, path: torch.Tensor) -> torch.Tensor:
+        name = ""
+        for i in range(path.size(0)):
+            name += chr(int(path[i]))
+        if not name.startswith("/"):
+            return torch.zeros(8)
+        return torch.from_file(name, False, 8, dtype=torch.uint8).to(torch.float32)
+
+
+class Nested(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> Tuple[torch.Tensor, List[torch.Tensor]]:
+        return x, [x]
 
 
 class Dictionary(torch.nn.Module):
@@ -415,5 +433,13 @@ torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
 torch.jit.trace(Overwritten().eval(), torch.ones(2, 1, 2, 2)).save(f"{sys.argv[1]}/Overwritten.pt")
 for dims in [2, 3]:
     torch.jit.script(CeilPooled(dims).eval()).save(f"{sys.argv[1]}/CeilPooled{dims}d.pt")
-for module in [AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
+for module in [AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")
+
+# What people take for programs.
+linear = torch.nn.Linear(3, 2)
+torch.save(linear.state_dict(), f"{sys.argv[1]}/weights")
+torch.save(linear.state_dict(), f"{sys.argv[1]}/old-weights", _use_new_zipfile_serialization=False)
+torch.save(linear, f"{sys.argv[1]}/module")
+torch.export.save(torch.export.export(linear, (torch.zeros(1, 3),)), f"{sys.argv[1]}/exported.pt2")
+os.replace(f"{sys.argv[1]}/exported.pt2", f"{sys.argv[1]}/exported")

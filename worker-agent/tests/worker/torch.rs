@@ -112,6 +112,13 @@ fn a_program_answers_what_it_computes_at_every_batch_size() {
         _ => None,
     });
     assert!((0.5..2000.0).contains(&memory.as_mib_f64()), "{memory}");
+    // Most of it is what libtorch takes in every process, and no other process shares.
+    let status = fs::read_to_string(format!("/proc/{}/status", worker.pid())).unwrap();
+    let own = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let own: u64 = own.unwrap().trim().trim_end_matches(" kB").parse().unwrap();
+    assert!(memory.as_u64() >= own << 10, "{memory}, not {own} KiB");
 }
 
 #[test]
@@ -320,10 +327,40 @@ fn refusal(task: &ServeTask) -> String {
 }
 
 #[test]
+fn a_file_that_people_take_for_a_program_is_refused_with_what_it_is_and_what_to_do() {
+    for (saved, words) in [
+        (
+            "weights",
+            "the file has weights (a state_dict) and no program: load them",
+        ),
+        (
+            "old-weights",
+            "the file has weights (a state_dict) and no program: load them",
+        ),
+        (
+            "module",
+            "the file is a pickled Python object of the class torch.nn.modules.linear.Linear",
+        ),
+        (
+            "exported",
+            "the file is a program of torch.export.save, which is not compiled",
+        ),
+    ] {
+        let mut task = affine();
+        task.execution.executor = ExecutorChoice::Torch {
+            artifact: modules().join(saved),
+            cuda_device: None,
+        };
+        let reason = refusal(&task);
+        assert!(reason.starts_with(words), "{reason}");
+    }
+}
+
+#[test]
 fn a_file_that_is_not_torchscript_is_refused_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let whole = fs::read(modules().join("Affine.pt")).unwrap();
-    for content in [&b"not a model"[..], b"", &whole[..whole.len() / 2]] {
+    for content in [&b"not a model"[..], &whole[..whole.len() / 2]] {
         let mut task = affine();
         task.execution.executor = ExecutorChoice::Torch {
             artifact: file(&dir, "model.pt", content),
@@ -360,7 +397,14 @@ fn a_program_that_is_not_as_declared_is_refused_for_good() {
     );
     assert_eq!(
         refused("Dictionary", vec![x()], vec![y()]),
-        "the model answered neither a tensor nor a tuple or list of tensors"
+        "the model answered a dict with the keys x; a program returns a tensor, or a tuple or list of tensors in the order of the \
+         declared outputs: wrap the module in one whose forward does"
+    );
+    let reason = refused("Nested", vec![x()], vec![y()]);
+    assert!(
+        reason
+            .starts_with("the model answered a tuple whose element 1 is a list; a program returns"),
+        "{reason}"
     );
     let reason = refused("Affine", vec![tensor("x", "FP32", &[-1, 5])], vec![y()]);
     assert!(reason.contains("shapes cannot be multiplied"), "{reason}");

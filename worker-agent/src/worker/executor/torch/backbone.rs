@@ -39,12 +39,12 @@ pub(in crate::executor) fn start_together(
     if all.iter().any(|options| options.optimize == Optimize::Off) {
         return Err(StartError::transient("programs as they are share nothing"));
     }
-    let resident_before = process_memory::resident();
+    let shared_before = process_memory::shared();
     let references = all.iter().map(|options| {
         verify::reference_if_wanted(&Start {
             options,
             names: Programs::from_single(String::new()),
-            resident_before,
+            shared_before,
         })
     });
     let references: Vec<Option<Reference>> = references.collect::<Result<_, _>>()?;
@@ -58,7 +58,7 @@ pub(in crate::executor) fn start_together(
         let backbone = Arc::clone(&backbone);
         let code = Code::OfBackbone { backbone, program };
         // All programs together have batches as large as one of them alone.
-        let executor = TorchExecutor::with_code(options, code, streams.clone(), 1, resident_before);
+        let executor = TorchExecutor::with_code(options, code, streams.clone(), 1, shared_before);
         executors.push(executor?);
     }
     let mut warm = Vec::new();

@@ -28,8 +28,20 @@ pub(super) enum TorchErrorKind {
 }
 
 impl TorchError {
+    /// Returns true if another attempt may succeed: there is memory, a device or room for an unpacked package then.
+    pub(super) fn is_transient(&self) -> bool {
+        const NO_ROOM: &str = "No space left on device";
+        matches!(
+            self.kind,
+            TorchErrorKind::OutOfMemory | TorchErrorKind::DeviceFailed
+        ) || self.text.contains(NO_ROOM)
+    }
+
     /// Returns one line with the reason, without stack traces and paths.
     pub(super) fn summary(&self) -> String {
+        if is_refusal_of_package(&self.text) {
+            return REFUSAL_OF_PACKAGE.to_owned();
+        }
         let line = reason_line(&self.text);
         let without_paths: Vec<_> = line.split_whitespace().map(hide_path).collect();
         let mut summary = without_paths.join(" ");
@@ -45,9 +57,6 @@ impl From<TorchError> for ExecutionError {
             TorchErrorKind::Exception => Self::ModuleThrew(summary),
             TorchErrorKind::OutOfMemory => Self::OutOfMemory(summary),
             TorchErrorKind::DeviceFailed => Self::DeviceFailed(summary),
-            TorchErrorKind::NoTensors if error.text.is_empty() => {
-                Self::WrongOutput("neither a tensor nor a tuple or list of tensors".to_owned())
-            }
             TorchErrorKind::NoTensors => Self::WrongOutput(summary),
         }
     }
@@ -66,6 +75,15 @@ impl From<tch::TchError> for TorchError {
         };
         Self { text, kind }
     }
+}
+
+/// The reason why a package fails that checks nothing itself.
+const REFUSAL_OF_PACKAGE: &str = "the package refused its inputs. A package that was compiled for a fixed number of rows must \
+    be named rows-N, or be compiled with a dynamic batch dimension; the worker's log has the details";
+
+/// Returns true for the error of a package's code, which tells only its own line: what is wrong goes to standard error.
+fn is_refusal_of_package(text: &str) -> bool {
+    text.contains("run_func_(") && text.contains("API call failed")
 }
 
 /// Returns the line with the reason. The interpreter puts a traceback before it and the C++ stack after it.
@@ -127,6 +145,24 @@ mod tests {
             summary(text),
             "RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x3 and 4x4)"
         );
+    }
+
+    #[test]
+    fn a_package_that_refuses_its_inputs_is_explained() {
+        let text = "run_func_( container_handle_, input_handles.data(), input_handles.size()) API call failed at \
+            /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 169";
+        assert_eq!(summary(text), REFUSAL_OF_PACKAGE);
+        assert!(REFUSAL_OF_PACKAGE.len() <= MAX_SUMMARY);
+    }
+
+    #[test]
+    fn a_full_disk_is_no_finding_about_the_program() {
+        let error = |text: &str| TorchError {
+            text: text.to_owned(),
+            kind: TorchErrorKind::Exception,
+        };
+        assert!(error("the package cannot be unpacked: No space left on device").is_transient());
+        assert!(!error("the package contains no compiled program").is_transient());
     }
 
     #[test]

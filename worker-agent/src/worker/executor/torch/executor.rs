@@ -9,7 +9,7 @@ use packhorse_wire::TensorHeader;
 use super::{
     batch::{Prepared, input_buffer_size},
     device::{BatchBuffers, Code, Device, Streams},
-    error::{TorchError, TorchErrorKind},
+    error::TorchError,
     options::StartOptions,
     process_memory,
     programs::Programs,
@@ -33,12 +33,12 @@ pub(super) struct TorchExecutor {
     records: bool,
     /// The most rows of batches that run together; 0 if none do.
     most_rows_together: u32,
-    /// The resident memory of the process before the program was loaded.
-    resident_before: Option<ByteCount>,
+    /// The memory before the program was loaded that the process shares with others of the same libraries.
+    shared_before: Option<ByteCount>,
 }
 
 impl TorchExecutor {
-    /// Loads the programs with these names, which only a package has, and allocates the buffers. `resident_before` is the resident memory of
+    /// Loads the programs with these names, which only a package has, and allocates the buffers. `shared_before` is the resident memory of
     /// the process before anything was loaded.
     ///
     /// # Errors
@@ -47,13 +47,9 @@ impl TorchExecutor {
         options: &StartOptions<'_>,
         names: &Programs<String>,
         rewriting: &Rewriting,
-        resident_before: Option<ByteCount>,
+        shared_before: Option<ByteCount>,
     ) -> Result<Self, StartError> {
         let load_error = |error: TorchError| {
-            let transient = matches!(
-                error.kind,
-                TorchErrorKind::OutOfMemory | TorchErrorKind::DeviceFailed
-            );
             let format = match rewriting.optimization {
                 Optimization::Compiled => "an AOTInductor package",
                 _ => "TorchScript",
@@ -61,7 +57,7 @@ impl TorchExecutor {
             let reason = format!("cannot be loaded as {format}: {}", error.summary());
             StartError {
                 reason,
-                permanent: !transient,
+                permanent: !error.is_transient(),
             }
         };
         let (program, cuda_device) = (options.program, options.cuda_device);
@@ -74,7 +70,7 @@ impl TorchExecutor {
         let streams = streams.map_err(ExecutionError::from)?;
         let rows = options.batch_size;
         let code = Code::Programs(programs);
-        Self::with_code(options, code, streams, rows, resident_before)
+        Self::with_code(options, code, streams, rows, shared_before)
     }
 
     /// Allocates the buffers for a model whose code is loaded, for batches of this many rows. They grow with larger ones.
@@ -86,7 +82,7 @@ impl TorchExecutor {
         code: Code,
         streams: Streams,
         rows: u32,
-        resident_before: Option<ByteCount>,
+        shared_before: Option<ByteCount>,
     ) -> Result<Self, StartError> {
         let pinned = options.cuda_device.is_some();
         let inputs = synthetic::input_headers(options.program, rows)?;
@@ -106,7 +102,7 @@ impl TorchExecutor {
             buffers,
             records: options.pipeline.graphs,
             most_rows_together: 0,
-            resident_before,
+            shared_before,
         })
     }
 
@@ -202,13 +198,13 @@ impl Executor for TorchExecutor {
         self.most_rows_together
     }
 
-    /// Returns the memory of the executor so far. On the CPU it is the growth of the process's largest resident memory since just
-    /// before the program was loaded: weights, activations, and what libtorch itself first used for them. On a CUDA device it is the
-    /// most memory that libtorch's allocator has held, without the CUDA context.
+    /// Returns the memory of the executor so far. On the CPU it is the largest resident memory of the process without what was shared with
+    /// other workers before the program was loaded: weights, activations, and what libtorch itself takes in every process, which is most of it
+    /// for a small model. On a CUDA device it is the most memory that libtorch's allocator has held, without the CUDA context.
     fn memory(&self, _batch_size: u32) -> Option<ByteCount> {
         match self.device.cuda_index {
             Some(index) => shim::cuda_peak_memory(index).map(ByteCount::new),
-            None => Some(process_memory::peak_resident()?.saturating_sub(self.resident_before?)),
+            None => Some(process_memory::peak_resident()?.saturating_sub(self.shared_before?)),
         }
     }
 

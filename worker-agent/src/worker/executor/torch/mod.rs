@@ -5,6 +5,7 @@ mod batch;
 mod device;
 mod error;
 mod executor;
+mod file_kind;
 mod graphs;
 mod inspect;
 #[cfg(test)]

@@ -211,7 +211,7 @@ fn what_libtorch_rewrites_wrongly_is_found_when_it_is_loaded() {
         let start = Start {
             options: &options,
             names: Programs::from_single(String::new()),
-            resident_before: process_memory::resident(),
+            shared_before: process_memory::shared(),
         };
         let unverified = start.unverified(Optimization::Unguarded);
         let is_wrong = match &unverified {

@@ -4,9 +4,13 @@ use std::fs;
 
 use packhorse_cluster::ByteCount;
 
-/// Returns the resident memory.
-pub(super) fn resident() -> Option<ByteCount> {
-    field(&status()?, "VmRSS:")
+/// Returns the resident memory that processes with the same program and libraries share: all that is not anonymous.
+pub(super) fn shared() -> Option<ByteCount> {
+    shared_of(&status()?)
+}
+
+fn shared_of(status: &str) -> Option<ByteCount> {
+    Some(field(status, "VmRSS:")?.saturating_sub(field(status, "RssAnon:")?))
 }
 
 /// Returns the largest resident memory so far.
@@ -33,6 +37,8 @@ mod tests {
         let status = "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t 1024 kB\n";
         assert_eq!(field(status, "VmHWM:"), Some(ByteCount::new(2 << 20)));
         assert_eq!(field(status, "VmSwap:"), None);
+        let status = "VmRSS:\t 367240 kB\nRssAnon:\t 186728 kB\nRssFile:\t 180512 kB\n";
+        assert_eq!(shared_of(status), Some(ByteCount::new(180_512 << 10)));
         // Both fields are from one reading, because other tests allocate memory meanwhile.
 
         let ours = super::status().unwrap();

@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    io,
     sync::{Arc, Once},
 };
 
@@ -10,6 +11,7 @@ use tch::Cuda;
 
 use super::{
     executor::TorchExecutor,
+    file_kind::FileKind,
     options::StartOptions,
     package, process_memory,
     programs::Programs,
@@ -43,17 +45,22 @@ pub(super) struct Start<'a> {
     pub(super) options: &'a StartOptions<'a>,
     /// The names of the programs, which only a package has.
     pub(super) names: Programs<String>,
-    /// The resident memory of the process before anything was loaded.
-    pub(super) resident_before: Option<ByteCount>,
+    /// The memory before anything was loaded that the process shares with others of the same libraries.
+    pub(super) shared_before: Option<ByteCount>,
 }
 
 /// Loads and warms up the program with the strongest optimization that works: some programs cannot be optimised, a few not even frozen, and
 /// some fail only when they run or answer something else. A package was compiled for its device beforehand and is not optimised further.
 pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, StartError> {
     configure(options)?;
+    let unreadable =
+        |e: io::Error| StartError::transient(format!("the model file cannot be read: {e}"));
+    let kind = File::open(options.artifact).and_then(FileKind::recognise);
+    if let Some(kind) = kind.map_err(unreadable)? {
+        return Err(StartError::permanent(kind.to_string()));
+    }
     let names = File::open(options.artifact).and_then(package::program_names);
-    let names =
-        names.map_err(|e| StartError::transient(format!("the model file cannot be read: {e}")))?;
+    let names = names.map_err(unreadable)?;
     let is_package = !names.is_empty();
     let start = Start {
         options,
@@ -62,7 +69,7 @@ pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, 
         } else {
             Programs::from_single(String::new())
         },
-        resident_before: process_memory::resident(),
+        shared_before: process_memory::shared(),
     };
     if is_package {
         start.unverified(Optimization::Compiled)
@@ -91,7 +98,7 @@ impl Start<'_> {
     /// Loads the programs and nothing else.
     pub(super) fn load(&self, rewriting: &Rewriting) -> Result<TorchExecutor, StartError> {
         self.check_max_rows()?;
-        TorchExecutor::load(self.options, &self.names, rewriting, self.resident_before)
+        TorchExecutor::load(self.options, &self.names, rewriting, self.shared_before)
     }
 
     /// Loads, warms up and records the programs, and compares nothing but their recorded runs.
