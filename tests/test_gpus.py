@@ -38,7 +38,9 @@ def gpus(new_cluster: Callable[..., Cluster], libraries: Path, faults: Path) -> 
     environment = {
         "LD_PRELOAD": str(libraries / "libcudart.so.13"),
         "LD_LIBRARY_PATH": str(libraries),
-        "FAKE_CUDA_FAULTS": str(faults),
+        "CUDA_FAKE_FAULTS": str(faults),
+        # The stand-ins read and write files of this test.
+        "PACKHORSE_CONFINE_WORKERS": "off",
     }
     flags = ["--devices", "nvidia", "--mps-control", str(STAND_INS / "mps-control"), "--stop-workers-on-exit"]
     agent = cluster.start_agent("node1", *flags, environment=environment)

@@ -19,7 +19,7 @@ use packhorse_worker_agent::handoff::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{clock::now, executor, status_reporter::StatusReporter};
+use crate::{clock::now, confinement::Confinement, executor, status_reporter::StatusReporter};
 
 /// The time after which a process that inspects a program before its measurement is killed.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -99,12 +99,17 @@ fn read(options: &InspectOptions) -> Result<Execution, String> {
 }
 
 /// Reports the operators of the program in the hand-over folder to the agent, and returns the exit code. The caller must exit at once.
-pub(crate) fn report(handoff: &Handoff) -> u8 {
+pub(crate) fn report(handoff: &Handoff, confine: bool) -> u8 {
     yield_to_others();
     let reporter = StatusReporter::new(handoff);
     handoff.limit_log();
     let execution = handoff.read_task::<Execution>().map_err(|e| e.to_string());
-    let found = execution.and_then(|execution| executor::inspect(&execution));
+    let found = execution.and_then(|execution| {
+        if confine {
+            Confinement::new(handoff, [&execution]).enter();
+        }
+        executor::inspect(&execution)
+    });
     match found.and_then(|graph| limited(&graph)) {
         Ok(operators) => {
             reporter.report_result(WorkerReport::Inspected { operators });

@@ -12,6 +12,7 @@ mod answer_writer;
 mod batch_limit;
 mod bench;
 mod clock;
+mod confinement;
 mod connection;
 mod device_turns;
 mod executor;
@@ -65,6 +66,9 @@ struct HandoffOptions {
     /// The hand-over folder, with the task in task.json; the status is written to status.json
     #[arg(long)]
     dir: PathBuf,
+    /// Confine the process to its own files before the program is loaded
+    #[arg(long)]
+    confine: bool,
 }
 
 #[derive(Args)]
@@ -95,11 +99,11 @@ fn main() {
         process::abort();
     }));
     let code = match cli.command {
-        Command::Serve(options) => serve::serve(&Handoff::new(options.dir)),
-        Command::Profile(options) => profile::profile(&Handoff::new(options.dir)),
+        Command::Serve(options) => serve::serve(&Handoff::new(options.dir), options.confine),
+        Command::Profile(options) => profile::profile(&Handoff::new(options.dir), options.confine),
         Command::Bench(options) => bench::bench(&options),
         Command::Inspect(options) => inspect::inspect(&options),
-        Command::Operators(options) => inspect::report(&Handoff::new(options.dir)),
+        Command::Operators(options) => inspect::report(&Handoff::new(options.dir), options.confine),
         Command::Measure(options) => measure::measure(&options.task, options.prepared),
     };
     executor::exit_now(code);

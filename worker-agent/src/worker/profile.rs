@@ -13,6 +13,7 @@ use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_c
 
 use crate::{
     clock::now,
+    confinement::Confinement,
     device_turns::DeviceTurns,
     executor::{
         self, ExecutionError, Executor, Fill, LOAD_LIMIT, StartError, WarmUpSizes, synthetic,
@@ -30,10 +31,10 @@ const MAX_RUNS: usize = 200;
 const TIME_PER_SIZE: Duration = Duration::from_secs(1);
 
 /// Runs the measurement to its end, and returns the exit code. The caller must exit at once.
-pub(crate) fn profile(handoff: &Handoff) -> u8 {
+pub(crate) fn profile(handoff: &Handoff, confine: bool) -> u8 {
     let reporter = StatusReporter::new(handoff);
     handoff.limit_log();
-    match run(handoff, &reporter) {
+    match run(handoff, confine, &reporter) {
         Ok(()) => exit_code::DONE,
         Err(StartError { reason, permanent }) => {
             reporter.report_failure(reason, permanent);
@@ -42,11 +43,14 @@ pub(crate) fn profile(handoff: &Handoff) -> u8 {
     }
 }
 
-fn run(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
+fn run(handoff: &Handoff, confine: bool, reporter: &StatusReporter) -> Result<(), StartError> {
     let task: ProfileTask = handoff
         .read_task()
         .map_err(|e| StartError::permanent(e.to_string()))?;
     reporter.report(WorkerReport::Loading);
+    if confine {
+        Confinement::new(handoff, [&task.execution]).enter();
+    }
     let program = &task.execution.program;
     if let Some(known) = executor::known_profile(&task.execution)? {
         let total = u32::try_from(known.rows().len()).unwrap_or(u32::MAX);

@@ -22,6 +22,7 @@ use packhorse_worker_agent::handoff::{Execution, Handoff, ServeTask, WorkerRepor
 
 use crate::{
     batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
+    confinement::Confinement,
     connection::{self, Link, OpenConnections},
     device_turns::DeviceTurns,
     executor::{self, Executor, LOAD_LIMIT, StartError, Started, synthetic},
@@ -52,13 +53,13 @@ enum Event {
 }
 
 /// Runs the worker to its end, and returns the exit code. The caller must exit at once, because threads may still work.
-pub(crate) fn serve(handoff: &Handoff) -> u8 {
+pub(crate) fn serve(handoff: &Handoff, confine: bool) -> u8 {
     let (event_sender, events) = mpsc::channel();
     // Before the first thread: a thread that does not block SIGTERM would end the process on it.
     forward_signals(event_sender.clone());
     let reporter = StatusReporter::new(handoff);
     handoff.limit_log();
-    match run(handoff, &reporter, &event_sender, &events) {
+    match run(handoff, confine, &reporter, &event_sender, &events) {
         Ok(code) => code,
         Err(StartError { reason, permanent }) => {
             reporter.report_failure(reason, permanent);
@@ -69,6 +70,7 @@ pub(crate) fn serve(handoff: &Handoff) -> u8 {
 
 fn run(
     handoff: &Handoff,
+    confine: bool,
     reporter: &StatusReporter,
     event_sender: &Sender<Event>,
     events: &mpsc::Receiver<Event>,
@@ -84,6 +86,13 @@ fn run(
     let replicas = replicas(&task);
     let listeners = (0..replicas.len()).map(|index| Listeners::open(&task, handoff, index));
     let listeners: Vec<Listeners> = listeners.collect::<Result<_, _>>()?;
+    if confine {
+        let also = task.also.iter().map(|also| &also.execution);
+        let executions = iter::once(&task.execution).chain(also);
+        Confinement::new(handoff, executions)
+            .also_reading(folders_of_certificates(&task))
+            .enter();
+    }
 
     let pipeline = Arc::new(Pipeline::new(task.execution.pipeline));
     spawn_compute(&task, Arc::clone(&pipeline), event_sender.clone());
@@ -300,6 +309,21 @@ fn listen_locally(handoff: &Handoff, index: usize) -> Option<(UnixListener, Stri
             None
         }
     }
+}
+
+/// Returns the folders of the files of TLS, which are read again when they change.
+fn folders_of_certificates(task: &ServeTask) -> impl Iterator<Item = &Path> {
+    let tls = task.link_tls.iter();
+    let files = tls.flat_map(|tls| {
+        let identity = &tls.files.identity;
+        let authorities = tls.files.client_authorities.as_ref();
+        [
+            Some(&identity.certificate),
+            Some(&identity.key),
+            authorities,
+        ]
+    });
+    files.flatten().filter_map(|file| file.parent())
 }
 
 fn read_secret(file: Option<&Path>) -> Result<LinkSecret, String> {

@@ -4,9 +4,9 @@
 // The device is one thread that executes the next operation of a random stream that is not waiting: work that the host has not ordered by
 // an event sooner or later happens in the wrong order. The host cannot access the device's memory.
 //
-// FAKE_CUDA_SEED is the seed of the order, FAKE_CUDA_MEMORY_MIB the size of the device's memory, FAKE_CUDA_LOG a file to which every
-// call that copies, launches, waits, allocates or frees is written, and FAKE_CUDA_FAULTS a folder: the device fails when the folder
-// contains a file with the device's name in CUDA_VISIBLE_DEVICES, or 0. With FAKE_CUDA_REGISTERED_LIMIT no more than so many bytes of
+// CUDA_FAKE_SEED is the seed of the order, CUDA_FAKE_MEMORY_MIB the size of the device's memory, CUDA_FAKE_LOG a file to which every
+// call that copies, launches, waits, allocates or frees is written, and CUDA_FAKE_FAULTS a folder: the device fails when the folder
+// contains a file with the device's name in CUDA_VISIBLE_DEVICES, or 0. With CUDA_FAKE_REGISTERED_LIMIT no more than so many bytes of
 // memory are registered at a time.
 
 #include <algorithm>
@@ -47,7 +47,7 @@ size_t number_from_environment(const char *name, size_t otherwise) {
 }
 
 std::string fault_of_this_device() {
-  const char *folder = std::getenv("FAKE_CUDA_FAULTS");
+  const char *folder = std::getenv("CUDA_FAKE_FAULTS");
   const char *visible = std::getenv("CUDA_VISIBLE_DEVICES");
   if (folder == nullptr) {
     return "";
@@ -94,8 +94,8 @@ using Compute = std::function<void()>;
 class Device {
  public:
   Device()
-      : size_(number_from_environment("FAKE_CUDA_MEMORY_MIB", 1024) << 20),
-        random_(number_from_environment("FAKE_CUDA_SEED", 1)) {
+      : size_(number_from_environment("CUDA_FAKE_MEMORY_MIB", 1024) << 20),
+        random_(number_from_environment("CUDA_FAKE_SEED", 1)) {
     const int file = memfd_create("fake-device", 0);
     if (file < 0 || ftruncate(file, static_cast<off_t>(size_)) != 0) {
       std::perror("memory of the stand-in for CUDA");
@@ -106,7 +106,7 @@ class Device {
     };
     address_ = map(PROT_NONE);
     memory_ = map(PROT_READ | PROT_WRITE);
-    if (const char *log = std::getenv("FAKE_CUDA_LOG")) {
+    if (const char *log = std::getenv("CUDA_FAKE_LOG")) {
       log_ = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     }
     legacy_ = new_stream();
@@ -258,7 +258,7 @@ class Device {
   }
 
   cudaError_t register_host(void *memory, size_t size) {
-    static const size_t limit = number_from_environment("FAKE_CUDA_REGISTERED_LIMIT", SIZE_MAX);
+    static const size_t limit = number_from_environment("CUDA_FAKE_REGISTERED_LIMIT", SIZE_MAX);
     const std::lock_guard lock(mutex_);
     if (overlaps_registered(memory, size)) {
       return cudaErrorHostMemoryAlreadyRegistered;

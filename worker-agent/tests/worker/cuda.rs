@@ -40,8 +40,8 @@ impl Node {
                 "LD_LIBRARY_PATH",
                 runtime.parent().unwrap().display().to_string(),
             ),
-            ("FAKE_CUDA_LOG", path("log")),
-            ("FAKE_CUDA_FAULTS", path("")),
+            ("CUDA_FAKE_LOG", path("log")),
+            ("CUDA_FAKE_FAULTS", path("")),
         ];
         let given = environment.iter();
         all.extend(given.map(|(name, value)| (*name, (*value).to_owned())));
@@ -142,7 +142,7 @@ fn ready(worker: &Worker) -> WorkerReport {
 #[test]
 fn batches_in_flight_are_ordered_by_events_alone() {
     for (seed, pipeline) in (1..).zip(every_way()) {
-        let node = Node::new(&[("FAKE_CUDA_SEED", &format!("{seed}"))]);
+        let node = Node::new(&[("CUDA_FAKE_SEED", &format!("{seed}"))]);
         let task = task("Twice", 4, &rows_of_three(), pipeline);
         let worker = node.serve(&task);
         let mut link = connect(&worker, &task);
@@ -229,7 +229,7 @@ fn capacity_and_memory_of_a_device_are_reported() {
 #[test]
 fn the_batch_size_that_fits_into_the_device_is_found() {
     // Rows have 4 MiB of inputs and 4 MiB of outputs.
-    let node = Node::new(&[("FAKE_CUDA_MEMORY_MIB", "100")]);
+    let node = Node::new(&[("CUDA_FAKE_MEMORY_MIB", "100")]);
     let rows = tensor("x", "FP32", &[-1, 1 << 20]);
     // Recorded runs need the inputs and outputs twice, for which there is no room, so that none are kept.
     for (streams, graphs) in [(false, false), (true, false), (true, true)] {

@@ -159,7 +159,7 @@ fn wait_until_unregistered(node: &Node, since: usize, bytes: usize) {
 fn large_inputs_are_copied_from_where_they_lie() {
     const ROW: usize = 256 << 10;
     for (seed, pipeline) in (1..).zip(every_way()) {
-        let node = Node::new(&[("FAKE_CUDA_SEED", &format!("{seed}"))]);
+        let node = Node::new(&[("CUDA_FAKE_SEED", &format!("{seed}"))]);
         let task = task(1, ROW, pipeline);
         let worker = node.serve(&task);
         let mut link = SharingLink::new(&worker, &task, 16 * MIB);
@@ -232,7 +232,7 @@ fn small_inputs_are_gathered() {
 fn batches_are_gathered_from_memory_that_cannot_be_registered() {
     const ROW: usize = 3 * MIB;
     for (limit, direct) in [(0, 0), (CHUNK, 1)] {
-        let node = Node::new(&[("FAKE_CUDA_REGISTERED_LIMIT", &format!("{limit}"))]);
+        let node = Node::new(&[("CUDA_FAKE_REGISTERED_LIMIT", &format!("{limit}"))]);
         let task = task(1, ROW, overlapping());
         let worker = node.serve(&task);
         let mut link = SharingLink::new(&worker, &task, 16 * MIB);

@@ -53,7 +53,22 @@ impl Worker {
         Self::spawn("operators", execution, &[])
     }
 
+    /// Starts the worker as an agent does, confined to its own files.
+    #[cfg(feature = "torch")]
+    pub(crate) fn serve_confined(task: &ServeTask) -> Self {
+        Self::spawn_with("serve", &["--confine"], task, &[])
+    }
+
     fn spawn(command: &str, task: &impl Serialize, environment: &[(&str, String)]) -> Self {
+        Self::spawn_with(command, &[], task, environment)
+    }
+
+    fn spawn_with(
+        command: &str,
+        flags: &[&str],
+        task: &impl Serialize,
+        environment: &[(&str, String)],
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let handoff = Handoff::new(dir.path());
         handoff.write_task(task).unwrap();
@@ -63,6 +78,7 @@ impl Worker {
             .arg(command)
             .arg("--dir")
             .arg(dir.path())
+            .args(flags)
             .envs(worker_environment(1))
             .env("TMPDIR", handoff.temporary_dir())
             .envs(environment.iter().map(|(name, value)| (name, value)))
