@@ -12,7 +12,7 @@ use std::{
 use packhorse_cluster::{Capacity, ProfileRow, ProfileTable, Program, TensorSpec};
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
-    ExecutorChoice, PipelineSettings, ProfileTask, ServeTask, WorkerReport, exit_code,
+    ExecutorChoice, Optimize, PipelineSettings, ProfileTask, ServeTask, WorkerReport, exit_code,
 };
 use tempfile::TempDir;
 
@@ -91,7 +91,8 @@ fn task(
     task_of(module, program, pipeline)
 }
 
-/// Returns the task to serve a program on the device.
+/// Returns the task to serve a program on the device. Its answers are not compared with those of the program as it is: that runs batches, and
+/// these tests count what runs.
 pub(crate) fn task_of(module: &str, program: Program, pipeline: PipelineSettings) -> ServeTask {
     let artifact = modules().join(format!("{module}.pt"));
     let mut execution = execution(
@@ -102,6 +103,7 @@ pub(crate) fn task_of(module: &str, program: Program, pipeline: PipelineSettings
         },
     );
     execution.pipeline = pipeline;
+    execution.optimize = Optimize::Trust;
     serve_task(execution)
 }
 
@@ -195,6 +197,24 @@ fn a_batch_that_is_not_recorded_is_padded_to_one_that_is() {
     let log = node.log(warm);
     let told = |what: &str| log.iter().filter(|line| line.starts_with(what)).count();
     assert_eq!((told("replay"), told("compute")), (3, 0), "{log:?}");
+}
+
+#[test]
+fn recorded_runs_are_compared_with_the_program_as_it_is() {
+    let node = Node::new(&[]);
+    let pipeline = PipelineSettings {
+        graphs: true,
+        ..PipelineSettings::default()
+    };
+    let mut task = task("Twice", 4, &rows_of_three(), pipeline);
+    task.execution.optimize = Optimize::Verify;
+    let worker = node.serve(&task);
+    let WorkerReport::Ready { verification, .. } = ready(&worker) else {
+        unreachable!("it is ready")
+    };
+    let verification = verification.unwrap();
+    assert_eq!((verification.compared, verification.dropped), (3, vec![]));
+    assert!(node.log(0).iter().any(|line| line.starts_with("replay ")));
 }
 
 #[test]

@@ -133,6 +133,8 @@ fn collect(
             Precision::Tf32,
         ),
     };
+    // Larger batches are never sent, and there may be no memory for them.
+    let rows = rows.map(|rows: u32| rows.min(options.batch_size));
     Reference::collect(executor, options.program, &rows, integers, precision)
 }
 
