@@ -21,7 +21,7 @@ use crate::data_plane::{Connection, Tag};
 /// The longest time that a message takes between two machines.
 const DELAY: Duration = Duration::from_millis(1);
 /// The time limits of workers.
-const LIMITS: Limits = Limits {
+pub(crate) const LIMITS: Limits = Limits {
     drain: Duration::from_secs(5),
     load: Duration::from_mins(1),
     measure_grace: Duration::from_mins(1),

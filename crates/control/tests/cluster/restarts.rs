@@ -6,6 +6,7 @@ use packhorse_cluster::{Discipline, Generation, NodeName, Time};
 use packhorse_control::{Command, Notice, PlanNotice, record::Settings as Changed};
 
 use crate::{
+    machine::LIMITS,
     store::Store,
     virtual_cluster::{Settings, VirtualCluster},
 };
@@ -132,7 +133,8 @@ fn a_wiped_gateway_takes_the_nodes_over_and_serves_what_is_registered_again() {
     cluster.run_until("it serves", limit, |c| {
         !c.serving("again:1").is_empty() && c.is_healthy()
     });
-    // The workers of the earlier cluster have ended.
+    // The workers of the earlier cluster end where something else is needed, and everywhere after their grace time.
+    cluster.run_for(LIMITS.former_cluster);
     let workers: usize = cluster.machines.values().map(|m| m.processes.len()).sum();
     assert_eq!(workers, cluster.serving("again:1").len());
 }
