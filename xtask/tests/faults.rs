@@ -1,4 +1,4 @@
-//! The table of docs/faults.md names tests that exist.
+//! The tables of docs/faults.md have every fault, and name tests that exist.
 
 use std::{
     collections::BTreeSet,
@@ -7,20 +7,26 @@ use std::{
 };
 
 /// The number of faults that were found.
-const FAULTS: u32 = 29;
+const FAULTS: u32 = 66;
 
 #[test]
-fn every_fault_has_tests_that_exist() {
+fn every_fault_is_open_or_has_tests_that_exist() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let text = fs::read_to_string(root.join("docs/faults.md")).unwrap();
     let mut seen = BTreeSet::new();
-    for line in text.lines().filter(|line| line.starts_with("| ")).skip(1) {
+    for line in text.lines().filter(|line| line.starts_with("| ")) {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
-        let [number, _, tests, _, _] = cells[..] else {
-            panic!("{line} has no five columns");
-        };
-        let number: u32 = number.parse().unwrap_or_else(|e| panic!("{number}: {e}"));
+        if cells[0] == "number" {
+            continue;
+        }
+        let number: u32 = cells[0].parse().unwrap_or_else(|e| panic!("{line}: {e}"));
         assert!(seen.insert(number), "{number} is there twice");
+        let tests = match cells[..] {
+            [_, _, tests, _, _] => tests,
+            // An open fault, with what is missing.
+            [_, _, _] => continue,
+            _ => panic!("{line} has neither five columns nor three"),
+        };
         let named = named_tests(tests);
         assert!(!named.is_empty(), "fault {number} has no test");
         for (name, place) in named {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{ModelId, ReplicaId};
+use packhorse_cluster::{ByteCount, ModelId, ReplicaId};
 use packhorse_control::{Controller, LinkState};
 
 use crate::telemetry::{DeviceMemory, ReplicaState};
@@ -50,7 +50,7 @@ impl RestartCounts {
                 let memory = DeviceMemory {
                     kind: device.kind.clone(),
                     total: device.memory_bytes.as_u64(),
-                    planned: needed.map(|bytes| bytes.as_u64()).sum(),
+                    planned: needed.map(ByteCount::as_u64).sum(),
                 };
                 state.devices.insert(id, memory);
             }

@@ -163,33 +163,56 @@ fn run(
         event_sender.clone(),
     );
     reporter.report(ready(batch_size));
+    Serving {
+        batches,
+        connections,
+        open,
+    }
+    .until_end(events, reporter, ready)
+}
 
-    let mut draining = false;
-    loop {
-        let event = if draining {
-            if wait_until_drained(&batches, &connections) {
-                return Ok(exit_code::DONE);
+/// The batches and connections of a worker that serves.
+struct Serving {
+    batches: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+    open: Arc<OpenConnections>,
+}
+
+impl Serving {
+    /// Handles events until the process shall end, and returns its exit code.
+    fn until_end(
+        &self,
+        events: &mpsc::Receiver<Event>,
+        reporter: &StatusReporter,
+        ready: impl Fn(u32) -> WorkerReport,
+    ) -> Result<u8, StartError> {
+        let mut draining = false;
+        loop {
+            let event = if draining {
+                if wait_until_drained(&self.batches, &self.connections) {
+                    return Ok(exit_code::DONE);
+                }
+                events.try_recv().ok()
+            } else {
+                events.recv().ok()
+            };
+            match event {
+                Some(Event::Terminate) if !draining => {
+                    draining = true;
+                    reporter.report(WorkerReport::Draining);
+                    self.open.drain();
+                }
+                Some(Event::BatchLimitFound(rows)) if !draining => reporter.report(ready(rows)),
+                Some(Event::BatchTimedOut(reason)) => {
+                    reporter.report_failure(reason, false);
+                    self.batches.wait_until_idle(FINAL_ANSWERS_LIMIT);
+                    return Ok(exit_code::BATCH_TIMED_OUT);
+                }
+                Some(Event::DeviceFailed(failure)) => {
+                    return Err(StartError::transient(failure.to_string()));
+                }
+                _ => {}
             }
-            events.try_recv().ok()
-        } else {
-            events.recv().ok()
-        };
-        match event {
-            Some(Event::Terminate) if !draining => {
-                draining = true;
-                reporter.report(WorkerReport::Draining);
-                open.drain();
-            }
-            Some(Event::BatchLimitFound(rows)) if !draining => reporter.report(ready(rows)),
-            Some(Event::BatchTimedOut(reason)) => {
-                reporter.report_failure(reason, false);
-                batches.wait_until_idle(FINAL_ANSWERS_LIMIT);
-                return Ok(exit_code::BATCH_TIMED_OUT);
-            }
-            Some(Event::DeviceFailed(failure)) => {
-                return Err(StartError::transient(failure.to_string()));
-            }
-            _ => {}
         }
     }
 }

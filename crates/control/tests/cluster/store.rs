@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use packhorse_cluster::{ClusterId, Generation, ModelId, NodeName, ProfileTable};
+use packhorse_cluster::{ClusterId, Generation, ModelId, ModelSpec, NodeName, ProfileTable};
 use packhorse_control::{
     Receipt, Write, WriteError,
     record::{ModelRecord, NodeRecord, PlanOutcome, Settings, StoredCluster},
@@ -83,13 +83,7 @@ impl Store {
                 let replaced = &spec.program.model;
                 disk.models.retain(|m| m.spec.program.model != *replaced);
                 disk.profiles.remove_model(replaced);
-                disk.models.push(ModelRecord {
-                    spec: *spec,
-                    artifact_bytes: 0,
-                    failure: None,
-                    operators: None,
-                    after_plan: newest,
-                });
+                disk.models.push(new_model(*spec, newest));
             }
             Write::UpdateModels(specs) => {
                 for spec in specs {
@@ -168,6 +162,16 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+fn new_model(spec: ModelSpec, after_plan: Generation) -> ModelRecord {
+    ModelRecord {
+        spec,
+        artifact_bytes: 0,
+        failure: None,
+        operators: None,
+        after_plan,
     }
 }
 

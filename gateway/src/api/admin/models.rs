@@ -73,9 +73,10 @@ pub(super) async fn register(
     let bytes = admin.store.artifact(digest).await?;
     let bytes = bytes.ok_or(CommandError::UnknownArtifact(digest))?;
     let controller = admin.controller.by(actor);
-    let view = match replace {
-        false => controller.register(spec, bytes).await??,
-        true => controller.replace(spec, bytes).await??,
+    let view = if replace {
+        controller.replace(spec, bytes).await??
+    } else {
+        controller.register(spec, bytes).await??
     };
     let location = format!("/v1/models/{}?version={}", view.name, view.version);
     Ok((
@@ -244,11 +245,11 @@ pub(super) async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Converts and checks a registration. Returns the path of the model's file too if it is given in place of a digest; the digest
-/// is all zeros then.
 /// The name that no model may have: its path would be that of all models' statistics.
 const STATISTICS: &str = "stats";
 
+/// Converts and checks a registration. Returns the path of the model's file too if it is given in place of a digest; the digest
+/// is all zeros then.
 fn parse_registration(
     registration: ModelRegistration,
 ) -> Result<(ModelSpec, Option<String>), ApiError> {

@@ -14,7 +14,7 @@ const BATCH_LIMIT: Duration = Duration::from_secs(3);
 /// The objective of every request.
 const SLO: Duration = Duration::from_millis(500);
 /// The length of a history.
-const LENGTH: Duration = Duration::from_secs(600);
+const LENGTH: Duration = Duration::from_mins(10);
 /// The number of replicas.
 const REPLICAS: u32 = 4;
 /// The requests per second: half of what the replicas compute in full batches.
@@ -131,14 +131,14 @@ impl Cluster {
                 && entry.key().0 <= next
             {
                 let happening = entry.remove();
-                self.take(happening);
+                self.take(&happening);
             }
             self.act();
         }
     }
 
-    fn take(&mut self, happening: Happening) {
-        match happening {
+    fn take(&mut self, happening: &Happening) {
+        match *happening {
             Happening::Arrival => self.arrive(),
             Happening::Ready => {
                 self.next += 1;

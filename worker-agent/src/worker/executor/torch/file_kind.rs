@@ -154,7 +154,7 @@ fn of_head(head: &[u8]) -> Option<FileKind> {
         return Some(FileKind::Empty);
     }
     if let Some((.., name)) = OTHERS.iter().find(|(at, magic, _)| begins(*at, magic)) {
-        return Some(FileKind::Other(*name));
+        return Some(FileKind::Other(name));
     }
     if begins(0, LEGACY_SAVE) {
         // The magic number, the version of the protocol and facts about the machine come first, each pickled alone.

@@ -229,6 +229,7 @@ fn tolerance(answer: &Answer, precision: Precision) -> Option<f64> {
 }
 
 /// Returns the difference of two elements. Those that are no numbers are equal, and so are infinite ones with the same sign.
+#[expect(clippy::float_cmp, reason = "infinite elements have no difference")]
 fn difference(a: f64, b: f64) -> f64 {
     if a == b || (a.is_nan() && b.is_nan()) {
         return 0.0;

@@ -89,7 +89,7 @@ impl Sample {
             };
             match nudge {
                 Nudge::None => value,
-                Nudge::Rounding if nudges.next() % 2 == 0 => value * (1.0 + rounding),
+                Nudge::Rounding if nudges.next().is_multiple_of(2) => value * (1.0 + rounding),
                 Nudge::Rounding => value * (1.0 - rounding),
             }
         };
