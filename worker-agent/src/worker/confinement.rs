@@ -71,7 +71,11 @@ impl Confinement {
         for execution in executions {
             match &execution.executor {
                 ExecutorChoice::Torch { artifact, .. } => read.insert(artifact.clone()),
-                ExecutorChoice::Simulated { folder, .. } => written.insert(folder.clone()),
+                ExecutorChoice::Simulated { folder, .. } => {
+                    // What does not exist cannot be allowed. If it cannot be made, the simulated device says why.
+                    let _ = fs::create_dir_all(folder);
+                    written.insert(folder.clone())
+                }
             };
             let locks = execution.device_lock.as_deref().and_then(Path::parent);
             written.extend(locks.map(Path::to_owned));

@@ -203,6 +203,8 @@ fn a_rewriting_that_a_worker_dropped_is_a_finding_of_its_model_and_no_more() {
     cluster.run_until("b serves", Duration::from_mins(1), |c| {
         !c.serving("b:1").is_empty() && c.is_healthy()
     });
+    let is_told = |c: &VirtualCluster| !dropped(c).is_empty();
+    cluster.run_until("the finding", Duration::from_mins(1), is_told);
     let [finding] = &dropped(&cluster)[..] else {
         panic!("{:?}", dropped(&cluster));
     };

@@ -268,7 +268,12 @@ async fn every_route_answers_every_role_as_the_table_says() {
     for ((path, method), statuses) in &table {
         let mut check = async |role: &str, what: &str, node: &str, headers: &Headers| {
             let url = format!("http://{address}{}", concrete(path, node));
-            let found = status(&url, method, headers).await;
+            let mut found = status(&url, method, headers).await;
+            // There is one backup at a time, whose place is free a moment after it has been read.
+            while found == 503 && path == "/v1/backup" {
+                tokio::task::yield_now().await;
+                found = status(&url, method, headers).await;
+            }
             if found != statuses[role] {
                 wrong.push(format!(
                     "{method} {path} {what}: {found}, not {}",

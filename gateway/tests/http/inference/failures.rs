@@ -457,8 +457,11 @@ async fn a_client_whose_request_ended_two_workers_is_refused_for_a_while_and_oth
     };
     let (good, bad) = ("10.0.0.1:1000", "10.0.0.2:1000");
     let innocent = begin(&gateway, good, 1.0);
-    let batch = first.batch().await;
-    batch.answer(double(&batch)).await;
+    // A batch that is kept would keep its connection open.
+    {
+        let batch = first.batch().await;
+        batch.answer(double(&batch)).await;
+    }
     assert_eq!(innocent.await.unwrap().status, 200);
 
     let second = gateway.add_worker("double:1", 1).await;
