@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 620595cf86b21882f90688f3d4ecb0e31b41807d23f746bdda8f0412efe56fb3) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 3fdad3865845b22db252f5c32a5bd17da2dda05e7109de1db9b18aa85eb1238a) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -268,6 +268,13 @@ export interface components {
             live: boolean;
             /** @description The discipline's name. */
             name: string;
+        };
+        /** @description A rewriting that a worker does without. */
+        DroppedRewriting: {
+            /** @description The difference of its answers, as text for people. */
+            reason: string;
+            /** @description The rewriting, such as `oneDNN's aten::avg_pool2d`. */
+            rewriting: string;
         };
         /** @description The number of events and their total duration. */
         DurationStatistics: {
@@ -1156,18 +1163,18 @@ export interface components {
         };
         /** @description Requests the plan that a policy would make if the cluster were different. Changes nothing. */
         PlanPreviewRequest: {
-            /** @description The devices to add to those of the cluster, and to take away. */
+            /** @description The devices to add to those of the cluster, and to take away; at most 64 entries. */
             devices?: components["schemas"]["PreviewDevices"][];
             /** @description The dispatch discipline to plan for; the configured one if absent. */
             discipline?: string | null;
             /** @description True to explain why models are not fully served and what would serve them. The explanation may take as long as planning. */
             explain?: boolean;
-            /** @description The models that differ, and those to add; at most 1024 can be added. */
+            /** @description The models that differ, and those to add; at most 1024. */
             models?: components["schemas"]["PreviewModel"][];
             options?: components["schemas"]["PolicyOptions"] | null;
             /** @description The placement policy; the configured one if absent. */
             policy?: string | null;
-            /** @description The names of the models to leave out, in all versions. */
+            /** @description The names of the models to leave out, in all versions; at most 1024. */
             remove?: string[];
         };
         /** @description A stored plan without its replicas and forecasts, which `GET /v1/plans/{generation}` returns. */
@@ -1532,6 +1539,7 @@ export interface components {
             restarts: number;
             /** @description The state of the replica's worker. */
             state: components["schemas"]["ReplicaState"];
+            verification?: components["schemas"]["Verification"] | null;
         };
         /** @description A replica of a model. */
         ReplicaView: {
@@ -1572,6 +1580,7 @@ export interface components {
             /** @description True if the gateway is connected to the replica and sends it batches. */
             serving: boolean;
             state?: components["schemas"]["ReplicaState"] | null;
+            verification?: components["schemas"]["Verification"] | null;
         };
         /** @description An item of the response to `POST /v2/repository/index`. */
         RepositoryEntry: {
@@ -1588,6 +1597,18 @@ export interface components {
         RepositoryIndexRequest: {
             /** @description True to list only models that are ready. */
             ready?: boolean;
+        };
+        /** @description An entry of the folder of models that is not registered as it is there. */
+        RepositoryProblem: {
+            /** @description The entry. Only its first 1000 characters are kept. */
+            place: string;
+            /** @description The sentence that says what is wrong. Only its first 1000 characters are kept. */
+            problem: string;
+        };
+        /** @description What is wrong with the folder of models. */
+        RepositoryProblems: {
+            /** @description The entries that are not registered as they are there, at most 100. */
+            problems: components["schemas"]["RepositoryProblem"][];
         };
         /**
          * @description The state of a model version in the repository.
@@ -1889,6 +1910,21 @@ export interface components {
             slo_ms: number;
             /** @description The parts of the latency. */
             stages_ms: components["schemas"]["RequestStages"];
+        };
+        /**
+         * @description The comparison of a program's answers to random inputs, as its worker has rewritten it to be fast, with those of the program as it is in its
+         *     file.
+         */
+        Verification: {
+            /**
+             * Format: int32
+             * @description The number of batches whose answers were compared.
+             */
+            compared: number;
+            /** @description The rewritings that the worker does without, because they answered something else. */
+            dropped?: components["schemas"]["DroppedRewriting"][];
+            /** @description The reason why nothing was compared, as text for people; none if something was. */
+            not_compared?: string | null;
         };
         /** @description A measurement that a node shall make: the program's latency and memory for batch sizes 1, 2, 4, … on a device. */
         WantedProfile: {
