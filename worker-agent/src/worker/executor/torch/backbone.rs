@@ -5,6 +5,7 @@ use std::{path::Path, sync::Arc};
 use packhorse_worker_agent::handoff::Optimize;
 
 use super::{
+    attempt::{Start, configure, verification},
     batch::Prepared,
     device::{Code, Streams},
     error::TorchError,
@@ -13,7 +14,6 @@ use super::{
     process_memory,
     programs::Programs,
     shim::Backbone,
-    start::{Start, configure, verification},
     verify,
 };
 use crate::executor::{

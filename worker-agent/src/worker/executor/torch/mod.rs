@@ -1,5 +1,6 @@
 //! The executor of libtorch: TorchScript programs, and packages that were compiled ahead of time, on the CPU or on a CUDA device.
 
+mod attempt;
 mod backbone;
 mod batch;
 mod device;
@@ -21,6 +22,7 @@ mod shim;
 mod start;
 mod together;
 mod verify;
+mod verify_recordings;
 mod warm_up;
 
 use super::error::ExecutionError;

@@ -20,11 +20,12 @@ use packhorse_worker_agent::handoff::{Optimize, PipelineSettings};
 use serde::Deserialize;
 
 use super::{
+    attempt::{Start, configure},
     options::StartOptions,
     process_memory,
     programs::Programs,
     shim::Optimization,
-    start::{Start, configure, start},
+    start::start,
     verify,
 };
 use crate::executor::{

@@ -3,31 +3,26 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{DroppedRewriting, Verification};
+use packhorse_cluster::Verification;
 use packhorse_worker_agent::handoff::Optimize;
 
 use super::{
-    executor::TorchExecutor,
-    options::StartOptions,
+    attempt::{AttemptError, Start},
     shim::{Optimization, Rewriting},
-    start::{AttemptError, Start},
+    verify_recordings::{collect, dropped_rewriting},
 };
 use crate::{
     clock::now,
     executor::{
-        error::{ExecutionError, StartError},
-        fill::Fill,
+        error::StartError,
         stages::Executor as _,
         started::Started,
-        verification::{Difference, IntegerRange, NotCompared, Precision, Reference},
+        verification::{NotCompared, Reference},
     },
 };
 
 /// The time in which the operator is looked for whose rewriting is to blame. Each attempt loads the program again.
 const SEARCH_LIMIT: Duration = Duration::from_secs(30);
-
-/// The most rows of a batch that is compared.
-const MAX_ROWS: u32 = 16;
 
 /// The program as it is in its file.
 const AS_IT_IS: Rewriting = Rewriting {
@@ -120,24 +115,6 @@ fn reference(start: &Start<'_>) -> Result<Reference, StartError> {
     Ok(reference)
 }
 
-fn collect(
-    executor: &TorchExecutor,
-    options: &StartOptions<'_>,
-) -> Result<Reference, ExecutionError> {
-    // Three rows are padded to four where runs are recorded.
-    let (rows, integers, precision) = match options.cuda_device {
-        None => ([1, 3, 2], IntegerRange::Small, Precision::Full),
-        Some(_) => (
-            [1, 3, options.batch_size.min(MAX_ROWS)],
-            IntegerRange::Constant,
-            Precision::Tf32,
-        ),
-    };
-    // Larger batches are never sent, and there may be no memory for them.
-    let rows = rows.map(|rows: u32| rows.min(options.batch_size));
-    Reference::collect(executor, options.program, &rows, integers, precision)
-}
-
 /// Returns the answers of the program as it is, if they are wanted.
 pub(super) fn reference_if_wanted(start: &Start<'_>) -> Result<Option<Reference>, StartError> {
     match start.options.optimize {
@@ -170,62 +147,10 @@ fn without_one_operator(
     None
 }
 
-/// Records the runs of these batch sizes, and drops what answers otherwise than the reference, or, without one, than the program without
-/// recorded runs: first the padding to recorded sizes, then the recorded runs.
-///
-/// # Errors
-/// If the device failed.
-pub(super) fn record(
-    executor: &TorchExecutor,
-    options: &StartOptions<'_>,
-    sizes: &[u32],
-    fill: Fill,
-    reference: Option<&Reference>,
-) -> Result<Vec<DroppedRewriting>, ExecutionError> {
-    let program = options.program;
-    let own = match reference {
-        None if executor.records() && options.optimize == Optimize::Verify => {
-            Some(collect(executor, options)?)
-        }
-        _ => None,
-    };
-    executor.record(program, sizes, fill);
-    let Some(reference) = reference.or(own.as_ref()) else {
-        return Ok(Vec::new());
-    };
-    if !executor.has_recorded() {
-        return Ok(Vec::new());
-    }
-    let mut dropped = Vec::new();
-    for rewriting in ["padding to recorded batch sizes", "CUDA graphs"] {
-        let Some(difference) = reference.difference(executor, program)? else {
-            break;
-        };
-        if rewriting == "CUDA graphs" {
-            // The padding is not to blame.
-            dropped.clear();
-            executor.refuse_recordings(difference.to_string());
-        } else {
-            executor.stop_padding();
-        }
-        dropped.push(dropped_rewriting(rewriting, &difference));
-    }
-    Ok(dropped)
-}
-
 fn name(start: &Start<'_>, optimization: Optimization) -> &'static str {
     match (optimization, start.options.cuda_device) {
         (Optimization::Frozen, _) => "freezing",
         (_, None) => "the rewriting to oneDNN's operators",
         (_, Some(_)) => "the rewriting to cuDNN's fused convolutions",
-    }
-}
-
-fn dropped_rewriting(rewriting: &str, difference: &Difference) -> DroppedRewriting {
-    let mut reason = difference.to_string();
-    reason.truncate(reason.floor_char_boundary(Verification::MAX_TEXT));
-    DroppedRewriting {
-        rewriting: rewriting.to_owned(),
-        reason,
     }
 }
