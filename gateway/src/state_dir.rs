@@ -116,7 +116,8 @@ impl GatewayDir {
         let Err(source) = contents.check(identity.as_ref(), has_files) else {
             return Ok(());
         };
-        if !new_cluster {
+        // A database that cannot be read now may be all right, so that nothing is moved.
+        if !new_cluster || matches!(source, UnusableDatabase::Unavailable(_)) {
             let path = path.to_owned();
             return Err(CheckDatabaseError::Unusable { path, source });
         }

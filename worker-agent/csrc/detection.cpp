@@ -54,6 +54,7 @@ at::Tensor nms(const at::Tensor &dets, const at::Tensor &scores, double iou_thre
   TORCH_CHECK(dets.dim() == 2 && dets.size(1) == 4, "nms: boxes must have the shape [N, 4], not ", dets.sizes());
   TORCH_CHECK(scores.dim() == 1 && scores.size(0) == dets.size(0), "nms: there must be a score for each box");
   TORCH_CHECK(dets.scalar_type() == scores.scalar_type(), "nms: boxes and scores must have the same type");
+  TORCH_CHECK(dets.device() == scores.device(), "nms: boxes and scores must be on the same device");
   if (dets.numel() == 0) {
     return at::empty({0}, dets.options().dtype(at::kLong));
   }
@@ -67,6 +68,18 @@ at::Tensor nms(const at::Tensor &dets, const at::Tensor &scores, double iou_thre
   AT_DISPATCH_FLOATING_TYPES_AND_HALF(dets.scalar_type(), "nms",
                                       [&] { result = nms_of<scalar_t>(dets, scores, iou_threshold); });
   return result;
+}
+
+// The most samples along one axis of a part of a region: a client's region may be of any size.
+constexpr double kMostSamples = 4096;
+
+// The number of samples along one axis of a part of a region.
+int64_t samples_of(double size, int64_t sampling_ratio) {
+  if (sampling_ratio > 0) {
+    return sampling_ratio;
+  }
+  TORCH_CHECK(size <= kMostSamples, "roi_align: a region has parts of ", size, " pixels; the limit is ", kMostSamples);
+  return std::max<int64_t>(static_cast<int64_t>(std::ceil(std::max(size, 0.0))), 0);
 }
 
 // A sample of bilinear interpolation along one axis: two places and their weights.
@@ -112,10 +125,8 @@ void roi_align_of(const at::Tensor &input, const at::Tensor &rois, at::Tensor &o
         roi_height = std::max(roi_height, static_cast<T>(1));
       }
       const T bin_height = roi_height / static_cast<T>(rows), bin_width = roi_width / static_cast<T>(columns);
-      const int64_t grid_height =
-          sampling_ratio > 0 ? sampling_ratio : static_cast<int64_t>(std::ceil(static_cast<double>(bin_height)));
-      const int64_t grid_width =
-          sampling_ratio > 0 ? sampling_ratio : static_cast<int64_t>(std::ceil(static_cast<double>(bin_width)));
+      const int64_t grid_height = samples_of(static_cast<double>(bin_height), sampling_ratio);
+      const int64_t grid_width = samples_of(static_cast<double>(bin_width), sampling_ratio);
       const T count = static_cast<T>(std::max<int64_t>(grid_height * grid_width, 1));
       for (int64_t c = 0; c < channels; ++c) {
         const T *plane = in + (batch * channels + c) * height * width;
@@ -128,7 +139,8 @@ void roi_align_of(const at::Tensor &input, const at::Tensor &rois, at::Tensor &o
               for (int64_t ix = 0; ix < grid_width; ++ix) {
                 const T x = left + static_cast<T>(column) * bin_width +
                             (static_cast<T>(ix) + static_cast<T>(0.5)) * bin_width / static_cast<T>(grid_width);
-                if (y < -1.0 || y > height || x < -1.0 || x > width) {
+                // A coordinate that is no number is nowhere.
+                if (!(y >= -1.0 && y <= height && x >= -1.0 && x <= width)) {
                   continue;
                 }
                 const auto v = sample<T>(y, height), h = sample<T>(x, width);
@@ -175,10 +187,9 @@ at::Tensor roi_align_region(const at::Tensor &image, const at::Tensor &roi, doub
     sizes = sizes.clamp_min(1.0);
   }
   const at::Tensor bin_width = sizes[0] / static_cast<double>(columns), bin_height = sizes[1] / static_cast<double>(rows);
-  const auto samples = [&](const at::Tensor &bin) {
-    return sampling_ratio > 0 ? sampling_ratio : std::max<int64_t>(static_cast<int64_t>(std::ceil(bin.item<double>())), 0);
-  };
-  const int64_t grid_height = samples(bin_height), grid_width = samples(bin_width);
+  TORCH_CHECK(corners.isfinite().all().item<bool>(), "roi_align: a region has a corner that is no number");
+  const int64_t grid_height = samples_of(bin_height.item<double>(), sampling_ratio);
+  const int64_t grid_width = samples_of(bin_width.item<double>(), sampling_ratio);
   if (grid_height == 0 || grid_width == 0) {
     return at::zeros({image.size(0), rows, columns}, image.options());
   }
@@ -201,10 +212,12 @@ at::Tensor roi_align(const at::Tensor &input, const at::Tensor &rois, double spa
   TORCH_CHECK(input.dim() == 4, "roi_align: the input must have the shape [N, C, H, W], not ", input.sizes());
   TORCH_CHECK(rois.dim() == 2 && rois.size(1) == 5, "roi_align: regions must have the shape [K, 5], not ", rois.sizes());
   TORCH_CHECK(input.scalar_type() == rois.scalar_type(), "roi_align: input and regions must have the same type");
+  TORCH_CHECK(input.device() == rois.device(), "roi_align: input and regions must be on the same device");
   at::Tensor output = at::zeros({rois.size(0), input.size(1), pooled_height, pooled_width}, input.options());
   if (output.numel() == 0) {
     return output;
   }
+  TORCH_CHECK(input.numel() > 0, "roi_align: the input is empty: ", input.sizes());
   if (input.is_cpu() && input.scalar_type() != at::kBFloat16) {
     const at::Tensor images = input.contiguous(), regions = rois.contiguous();
     AT_DISPATCH_FLOATING_TYPES_AND_HALF(input.scalar_type(), "roi_align", [&] {

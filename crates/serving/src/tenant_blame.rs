@@ -54,6 +54,8 @@ struct Blamed {
     /// The requests that were lost with a batch, of which nothing was computed since.
     unexplained: u32,
     lost_on: Option<ReplicaKey>,
+    /// The time of the last loss.
+    lost_at: Time,
     /// The batches that were computed since the last loss.
     computed: u32,
     /// The workers that it is known to have ended.
@@ -92,6 +94,7 @@ impl Blamed {
             apart_until: Time::ZERO,
             unexplained: 0,
             lost_on: None,
+            lost_at: Time::ZERO,
             computed: 0,
             losses: 0,
             paused_until: Time::ZERO,
@@ -191,20 +194,26 @@ impl TenantBlame {
         blamed.keep_apart(now);
         blamed.unexplained = blamed.unexplained.saturating_add(requests);
         blamed.lost_on = Some(replica);
+        blamed.lost_at = now;
         blamed.computed = 0;
     }
 
-    /// Notes that a batch with requests of this tenant only was lost. Returns the number of such losses and the pause that the
-    /// tenant must make, if it is known to have done it.
+    /// Notes that a batch with requests of this tenant only was lost, which was dispatched then. Returns the number of such losses and the pause that
+    /// the tenant must make, if it is known to have done it. Replicas that are lost together, as with their node, say no more than one.
     pub(crate) fn lost(
         &mut self,
         now: Time,
+        dispatched: Time,
         tenant: TenantKey,
         replica: ReplicaKey,
         requests: u32,
     ) -> Option<(u32, Duration)> {
         let blamed = self.entry(now, tenant);
-        let lost_before = blamed.unexplained > 0 && blamed.lost_on != Some(replica);
+        let is_another = dispatched >= blamed.lost_at;
+        let lost_before = blamed.unexplained > 0 && blamed.lost_on != Some(replica) && is_another;
+        if blamed.losses > 0 && !is_another {
+            return None;
+        }
         if blamed.losses == 0 && !lost_before {
             self.lost_with_others(now, tenant, replica, requests);
             return None;
@@ -212,6 +221,7 @@ impl TenantBlame {
         blamed.keep_apart(now);
         blamed.unexplained = 0;
         blamed.lost_on = Some(replica);
+        blamed.lost_at = now;
         blamed.losses = (blamed.losses + 1).min(MOST_COUNTED);
         let pause = blamed.pause();
         blamed.paused_until = now + pause;
@@ -278,23 +288,23 @@ mod tests {
     #[test]
     fn a_second_loss_on_another_replica_pauses_a_tenant_and_each_further_one_for_twice_as_long() {
         let mut blame = TenantBlame::default();
-        assert_eq!(blame.lost(at(0), A, ReplicaKey(0), 1), None);
+        assert_eq!(blame.lost(at(0), at(0), A, ReplicaKey(0), 1), None);
         let on_one = Treatment::Apart {
             slot: 0,
             on_one_replica: true,
         };
         assert_eq!(blame.treatment(at(0), A), on_one);
         // The same replica again may be its own fault.
-        assert_eq!(blame.lost(at(1), A, ReplicaKey(0), 1), None);
+        assert_eq!(blame.lost(at(1), at(1), A, ReplicaKey(0), 1), None);
         assert_eq!(
-            blame.lost(at(2), A, ReplicaKey(1), 1),
+            blame.lost(at(2), at(2), A, ReplicaKey(1), 1),
             Some((1, FIRST_PAUSE))
         );
         let paused = Treatment::Paused(Duration::from_secs(1));
         assert_eq!(blame.treatment(at(6), A), paused);
         let one = Treatment::OneAtATime { last: None };
         assert_eq!(blame.treatment(at(7), A), one);
-        let next = blame.lost(at(8), A, ReplicaKey(1), 1);
+        let next = blame.lost(at(8), at(8), A, ReplicaKey(1), 1);
         assert_eq!(next, Some((2, 2 * FIRST_PAUSE)));
     }
 
@@ -312,9 +322,13 @@ mod tests {
     #[test]
     fn everything_is_forgotten_step_by_step() {
         let mut blame = TenantBlame::default();
-        blame.lost(at(0), A, ReplicaKey(0), 1);
+        blame.lost(at(0), at(0), A, ReplicaKey(0), 1);
         for loss in 1..5 {
-            assert!(blame.lost(at(loss), A, ReplicaKey(1), 1).is_some());
+            assert!(
+                blame
+                    .lost(at(loss), at(loss), A, ReplicaKey(1), 1)
+                    .is_some()
+            );
         }
         let mut seen = Vec::new();
         for second in 0..3600 {
@@ -331,8 +345,8 @@ mod tests {
     #[test]
     fn the_memory_of_tenants_is_bounded_and_keeps_the_worst() {
         let mut blame = TenantBlame::default();
-        blame.lost(at(0), A, ReplicaKey(0), 1);
-        blame.lost(at(0), A, ReplicaKey(1), 1);
+        blame.lost(at(0), at(0), A, ReplicaKey(0), 1);
+        blame.lost(at(0), at(0), A, ReplicaKey(1), 1);
         for tenant in 2..1000 {
             blame.threw(at(1), TenantKey(tenant));
         }
@@ -341,5 +355,18 @@ mod tests {
         let slots: std::collections::BTreeSet<u8> =
             blame.tenants.values().map(|blamed| blamed.slot).collect();
         assert_eq!(slots.len(), usize::from(MOST));
+    }
+
+    #[test]
+    fn replicas_that_are_lost_together_say_no_more_than_one() {
+        let mut blame = TenantBlame::default();
+        for replica in 0..8 {
+            // All were dispatched before the first was lost.
+            assert_eq!(blame.lost(at(5), at(4), A, ReplicaKey(replica), 1), None);
+        }
+        assert!(!blame.has_ended_workers(A));
+        // One that was dispatched since is another matter, and what was under way beside it is not.
+        assert!(blame.lost(at(7), at(6), A, ReplicaKey(8), 1).is_some());
+        assert_eq!(blame.lost(at(7), at(6), A, ReplicaKey(9), 1), None);
     }
 }

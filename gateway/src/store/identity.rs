@@ -38,6 +38,8 @@ pub enum DatabaseContents {
     },
     /// It cannot be read, with the reason.
     Damaged(String),
+    /// It cannot be read now, with the reason, which says nothing about it.
+    Unavailable(String),
 }
 
 /// The reason why a gateway does not start on a state folder.
@@ -46,6 +48,11 @@ pub enum UnusableDatabase {
     /// The database is damaged.
     #[error("the database packhorse.db is damaged: {0}; {CURE}")]
     Damaged(String),
+    /// The database cannot be read now, and may be all right.
+    #[error(
+        "the database packhorse.db cannot be read now: {0}; start again once no other program holds it and the gateway's user may read it"
+    )]
+    Unavailable(String),
     /// There was a database, and there is none now, or nothing is in it.
     #[error(
         "the folder was used, but its database is empty: packhorse.db or its log packhorse.db-wal is missing or damaged; {CURE}"
@@ -78,6 +85,18 @@ pub enum UnusableDatabase {
 const CURE: &str = "restore a backup (packhorse restore FILE --state-dir DIR --replace), or start an empty cluster with --new-cluster, \
                     which moves what is here aside";
 
+/// Returns true if an error says nothing about the database: somebody else holds it, this user may not read it, or memory, room or descriptors are
+/// short.
+fn is_for_now(error: &sqlx::Error) -> bool {
+    // SQLITE_BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, FULL, CANTOPEN, PROTOCOL.
+    const FOR_NOW: [u32; 8] = [5, 6, 7, 8, 9, 13, 14, 15];
+    let code = error
+        .as_database_error()
+        .and_then(sqlx::error::DatabaseError::code);
+    let code = code.and_then(|code| code.parse::<u32>().ok());
+    code.is_some_and(|code| FOR_NOW.contains(&(code & 0xff)))
+}
+
 impl DatabaseContents {
     /// Reads a database and checks it, without changing anything in its folder that matters: not even a log that cannot be read is
     /// removed.
@@ -87,6 +106,11 @@ impl DatabaseContents {
         }
         match read(file).await {
             Ok(contents) => contents,
+            Err(StoreError::DiskFull(e) | StoreError::Unavailable(e) | StoreError::Database(e))
+                if is_for_now(&e) =>
+            {
+                Self::Unavailable(e.to_string())
+            }
             Err(error) => Self::Damaged(match error {
                 StoreError::DiskFull(e) | StoreError::Unavailable(e) | StoreError::Database(e) => {
                     e.to_string()
@@ -107,6 +131,7 @@ impl DatabaseContents {
     ) -> Result<(), UnusableDatabase> {
         match (self, identity) {
             (Self::Damaged(reason), _) => Err(UnusableDatabase::Damaged(reason.clone())),
+            (Self::Unavailable(reason), _) => Err(UnusableDatabase::Unavailable(reason.clone())),
             (Self::Empty, Some(_)) => Err(UnusableDatabase::Lost),
             (Self::Empty, None) if has_model_files => Err(UnusableDatabase::Lost),
             (Self::Empty | Self::Rows { .. }, None) => Ok(()),

@@ -16,7 +16,7 @@ use packhorse_tls::{
 use packhorse_worker_agent::devices::DeviceChoice;
 use reqwest::Url;
 
-use crate::pipeline_options::{PipelineOptions, Switch};
+use crate::pipeline_options::{Confined, PipelineOptions};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -123,16 +123,16 @@ pub(super) struct Options {
         value_parser = value_parser!(u64).range(1..=600_000))]
     pub(super) batch_limit_ms: u64,
 
-    /// Confine workers to their own files, and to connections that others make, by the kernel's Landlock: on, or off, for libraries in unusual
-    /// places
+    /// Confine workers to their own files, and to connections that others make, by the kernel's Landlock: those without a GPU (no GPU has run a
+    /// confined worker yet), all, or none, for libraries in unusual places
     #[arg(
         long,
         env = "PACKHORSE_CONFINE_WORKERS",
         value_enum,
-        value_name = "SWITCH",
-        default_value = "on"
+        value_name = "WHICH",
+        default_value = "cpu"
     )]
-    pub(super) confine_workers: Switch,
+    pub(super) confine_workers: Confined,
 
     /// Stop all workers when the agent stops, instead of leaving them to the next agent
     #[arg(long, env = "PACKHORSE_STOP_WORKERS_ON_EXIT")]
@@ -192,8 +192,8 @@ pub(super) struct Settings {
     pub(super) link_tls: Option<LinkTls<ServerFiles>>,
     /// The time limit of a batch in the module.
     pub(super) batch_limit: Duration,
-    /// If true, workers are confined to their own files.
-    pub(super) confine_workers: bool,
+    /// The workers that are confined to their own files.
+    pub(super) confine_workers: Confined,
     /// If true, workers end with the agent.
     pub(super) stop_workers_on_exit: bool,
 }
@@ -309,7 +309,7 @@ impl Options {
             link_secret_file,
             link_tls,
             batch_limit: Duration::from_millis(self.batch_limit_ms),
-            confine_workers: self.confine_workers == Switch::On,
+            confine_workers: self.confine_workers,
             stop_workers_on_exit: self.stop_workers_on_exit,
             gateway: self.gateway,
         })

@@ -20,6 +20,28 @@ pub(super) enum Streams {
     Off,
 }
 
+/// The workers that are confined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Confined {
+    /// Those without a GPU
+    Cpu,
+    /// All
+    All,
+    /// None
+    Off,
+}
+
+impl Confined {
+    /// Returns true if a worker is confined that has a GPU, or has none.
+    pub(super) fn includes(self, has_gpu: bool) -> bool {
+        match self {
+            Self::Cpu => !has_gpu,
+            Self::All => true,
+            Self::Off => false,
+        }
+    }
+}
+
 /// On or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Switch {

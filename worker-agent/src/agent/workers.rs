@@ -160,11 +160,13 @@ impl Workers {
             .open(handoff.log_path())
             .map_err(StartError::Folder)?;
         let error_log = log.try_clone().map_err(StartError::Folder)?;
+        let has_gpu = device.is_some_and(|device| device.backend == Backend::Cuda);
+        let is_confined = self.settings.confine_workers.includes(has_gpu);
         let mut command = Command::new(&self.settings.worker);
         command
             .args([subcommand, "--dir"])
             .arg(handoff.dir())
-            .args(self.settings.confine_workers.then_some("--confine"))
+            .args(is_confined.then_some("--confine"))
             .env_clear()
             .envs(inherited())
             .envs(worker_environment(threads))

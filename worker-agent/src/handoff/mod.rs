@@ -12,9 +12,13 @@ mod process_identity;
 mod task;
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
+
+use nix::fcntl::OFlag;
 
 pub use environment::{exit_code, worker_environment};
 pub use log_limit::{LOG_LIMIT, shorten_log};
@@ -57,6 +61,8 @@ pub enum HandoffError {
     },
 }
 
+/// The largest file of a hand-over folder that is read, in bytes.
+const LARGEST_FILE: u64 = 64 << 20;
 const TASK: &str = "task.json";
 const STATUS: &str = "status.json";
 /// The file that the agent writes to see whether the worker can write.
@@ -138,7 +144,7 @@ impl Handoff {
     fn write(&self, file: &'static str, content: &impl Serialize) -> Result<(), HandoffError> {
         let text = serde_json::to_vec_pretty(content).expect("the hand-over structs are JSON");
         let temporary = self.dir.join(format!("{file}.new"));
-        fs::write(&temporary, text)
+        write_new(&temporary, &text)
             .and_then(|()| fs::rename(&temporary, self.dir.join(file)))
             .map_err(|source| {
                 // A part of it takes the room that the next attempt needs.
@@ -151,7 +157,7 @@ impl Handoff {
     /// says nothing.
     pub fn status_obstacle(&self) -> Option<HandoffError> {
         let probe = self.dir.join(PROBE);
-        let written = fs::write(&probe, [0; PROBE_BYTES]);
+        let written = write_new(&probe, &[0; PROBE_BYTES]);
         let _ = fs::remove_file(&probe);
         written.err().map(|source| HandoffError::Io {
             file: STATUS,
@@ -160,7 +166,7 @@ impl Handoff {
     }
 
     fn read<T: DeserializeOwned>(&self, file: &'static str) -> Result<Option<T>, HandoffError> {
-        let text = match fs::read(self.dir.join(file)) {
+        let text = match read_regular(&self.dir.join(file)) {
             Ok(text) => text,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(HandoffError::Io { file, source }),
@@ -171,12 +177,51 @@ impl Handoff {
     }
 }
 
+/// Writes a file anew. The worker's model can write to its folder, too: a link that it leaves there is replaced, and not followed to a file of
+/// the agent.
+fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).open(path)?;
+    file.write_all(content)
+}
+
+/// Reads a file that is neither a link nor something that keeps its reader waiting.
+fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)?;
+    let mut content = Vec::new();
+    file.take(LARGEST_FILE).read_to_end(&mut content)?;
+    Ok(content)
+}
+
 #[cfg(test)]
 mod tests {
     use packhorse_cluster::{ByteCount, Capacity, Verification};
     use packhorse_reconcile::AlsoListening;
 
     use super::*;
+
+    #[test]
+    fn a_link_that_a_model_leaves_in_its_folder_leads_the_agent_to_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let handoff = Handoff::new(dir.path());
+        let secret = tempfile::NamedTempFile::new().unwrap();
+        fs::write(secret.path(), "{}").unwrap();
+        for name in [PROBE, "task.json.new", STATUS] {
+            std::os::unix::fs::symlink(secret.path(), dir.path().join(name)).unwrap();
+        }
+        assert!(handoff.read_status().is_err());
+        assert!(handoff.status_obstacle().is_none());
+        handoff.write_task(&1).unwrap();
+        assert_eq!(fs::read_to_string(secret.path()).unwrap(), "{}");
+        assert_eq!(handoff.read_task::<u32>().unwrap(), 1);
+    }
 
     #[test]
     fn a_status_is_read_back_as_it_was_written() {

@@ -23,13 +23,15 @@ use packhorse_worker_agent::handoff::{Execution, ExecutorChoice, Handoff};
 const VERSION: ABI = ABI::V7;
 /// What every program reads: libraries, and what the kernel says of the machine and of the process itself. A process of root could read the
 /// environment of others in the rest of `/proc`.
-const READ: [&str; 13] = [
+const READ: [&str; 15] = [
     "/usr",
     "/lib",
     "/lib64",
     "/proc/cpuinfo",
+    "/proc/devices",
     "/proc/driver",
     "/proc/meminfo",
+    "/proc/modules",
     "/proc/self",
     "/proc/stat",
     "/proc/sys",
@@ -38,10 +40,18 @@ const READ: [&str; 13] = [
     "/etc/localtime",
     "/dev/urandom",
 ];
-/// What every program writes, and CUDA's shared memory.
-const WRITTEN: [&str; 3] = ["/dev/null", "/dev/zero", "/dev/shm"];
-/// The environment variables with folders through which the processes of an MPS server talk.
-const MPS_FOLDERS: [&str; 2] = ["CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"];
+/// What every program writes.
+const WRITTEN: [&str; 2] = ["/dev/null", "/dev/zero"];
+/// What a program on a GPU writes, too: CUDA's shared memory. Clients' shared memory is there as well, so that others have no access.
+const WRITTEN_ON_GPUS: &str = "/dev/shm";
+/// The environment variables with folders that CUDA writes to: of an MPS server, and of compiled kernels.
+const CUDA_FOLDERS: [&str; 3] = [
+    "CUDA_CACHE_PATH",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_PIPE_DIRECTORY",
+];
+/// The environment variable with the folders of libraries.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// The files of a worker.
 #[derive(Debug)]
@@ -58,19 +68,25 @@ impl Confinement {
     ) -> Self {
         let mut read: BTreeSet<PathBuf> = READ.iter().map(PathBuf::from).collect();
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-        read.extend(folders_of_libraries(&maps));
+        read.extend(libraries(&maps));
+        let library_path = env::var_os(LIBRARY_PATH).unwrap_or_default();
+        read.extend(env::split_paths(&library_path).filter(|path| path.is_absolute()));
         let mut written: BTreeSet<PathBuf> = WRITTEN.iter().map(PathBuf::from).collect();
         written.insert(handoff.dir().to_owned());
-        written.extend(
-            MPS_FOLDERS
-                .iter()
-                .filter_map(env::var_os)
-                .map(PathBuf::from),
-        );
-        written.extend(nvidia_devices());
         for execution in executions {
             match &execution.executor {
-                ExecutorChoice::Torch { artifact, .. } => read.insert(artifact.clone()),
+                ExecutorChoice::Torch {
+                    artifact,
+                    cuda_device,
+                } => {
+                    if cuda_device.is_some() {
+                        written.insert(PathBuf::from(WRITTEN_ON_GPUS));
+                        let folders = CUDA_FOLDERS.iter().filter_map(env::var_os);
+                        written.extend(folders.map(PathBuf::from));
+                        written.extend(nvidia_devices());
+                    }
+                    read.insert(artifact.clone())
+                }
                 ExecutorChoice::Simulated { folder, .. } => {
                     // What does not exist cannot be allowed. If it cannot be made, the simulated device says why.
                     let _ = fs::create_dir_all(folder);
@@ -84,8 +100,8 @@ impl Confinement {
     }
 
     /// Allows the files of these folders to be read, too.
-    pub(crate) fn also_reading<'a>(mut self, folders: impl IntoIterator<Item = &'a Path>) -> Self {
-        self.read.extend(folders.into_iter().map(Path::to_owned));
+    pub(crate) fn also_reading(mut self, folders: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.read.extend(folders);
         self
     }
 
@@ -116,14 +132,18 @@ impl Confinement {
     }
 }
 
-/// Returns the folders of the files that are mapped: the program and its libraries, beside which are those that they load later.
-fn folders_of_libraries(maps: &str) -> BTreeSet<PathBuf> {
+/// Returns the program, and the folders of the libraries that are mapped, beside which are those that they load later.
+fn libraries(maps: &str) -> BTreeSet<PathBuf> {
     let paths = maps
         .lines()
-        .filter_map(|line| line.find('/').map(|at| &line[at..]));
-    let folders = paths.filter_map(|path| Path::new(path).parent());
-    let folders = folders.filter(|folder| folder.parent().is_some());
-    folders.map(Path::to_owned).collect()
+        .filter_map(|line| line.find('/').map(|at| Path::new(&line[at..])));
+    let allowed = paths.filter_map(|path| {
+        let folder = path.parent().filter(|folder| folder.parent().is_some())?;
+        let name = path.file_name()?.to_str()?;
+        let is_library = name.contains(".so.") || path.extension().is_some_and(|end| end == "so");
+        Some(if is_library { folder } else { path })
+    });
+    allowed.map(Path::to_owned).collect()
 }
 
 fn nvidia_devices() -> impl Iterator<Item = PathBuf> {
@@ -147,11 +167,11 @@ mod tests {
             7f01-7f02 r--p 00000000 08:02 1 /srv/lib torch/lib/libc10.so\n\
             7f02-7f03 r-xp 00000000 00:00 0 [vdso]\n\
             7f03-7f04 r-xp 00000000 00:00 0 /file\n";
-        let folders = folders_of_libraries(maps);
+        let found = libraries(maps);
         assert_eq!(
-            folders.into_iter().collect::<Vec<_>>(),
+            found.into_iter().collect::<Vec<_>>(),
             [
-                PathBuf::from("/opt/packhorse/bin"),
+                PathBuf::from("/opt/packhorse/bin/packhorse-worker"),
                 PathBuf::from("/srv/lib torch/lib")
             ]
         );

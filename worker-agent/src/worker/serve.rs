@@ -4,7 +4,7 @@ use std::{
     fs, io, iter,
     net::{SocketAddr, TcpListener},
     os::unix::net::UnixListener,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         mpsc::{self, RecvTimeoutError, Sender},
@@ -334,8 +334,8 @@ fn listen_locally(handoff: &Handoff, index: usize) -> Option<(UnixListener, Stri
     }
 }
 
-/// Returns the folders of the files of TLS, which are read again when they change.
-fn folders_of_certificates(task: &ServeTask) -> impl Iterator<Item = &Path> {
+/// Returns the folders of the files of TLS, which are read again when they change, and of what they are links to.
+fn folders_of_certificates(task: &ServeTask) -> impl Iterator<Item = PathBuf> {
     let tls = task.link_tls.iter();
     let files = tls.flat_map(|tls| {
         let identity = &tls.files.identity;
@@ -346,7 +346,13 @@ fn folders_of_certificates(task: &ServeTask) -> impl Iterator<Item = &Path> {
             authorities,
         ]
     });
-    files.flatten().filter_map(|file| file.parent())
+    files.flatten().flat_map(|file| {
+        let target = fs::canonicalize(file).ok();
+        let folder = |path: PathBuf| path.parent().map(Path::to_owned);
+        [folder(file.clone()), target.and_then(folder)]
+            .into_iter()
+            .flatten()
+    })
 }
 
 fn read_secret(file: Option<&Path>) -> Result<LinkSecret, String> {

@@ -61,6 +61,9 @@ const FAIRNESS_INTERVAL: u64 = 16;
 /// a busy replica. Bounds a decision.
 const LOOK_AHEAD: usize = 64;
 
+/// The most requests that are passed over because each waits for one replica, which has no free credit. Bounds a decision.
+const PASSED_OVER: usize = 1024;
+
 /// A partial batch is sent this many times its overhead before the replica is free: the second credit hides that overhead.
 const LEAD_OVERHEAD: u32 = 2;
 
@@ -138,8 +141,22 @@ impl Discipline for Deadline {
             .into_iter()
             .chain(view.queue.iter());
         let (mut with_credit, mut of_all) = (FirstToFinish::default(), FirstToFinish::default());
+        // Those that wait for their replica keep nobody behind them from another.
+        let goes_now = |leader: &&QueuedRequest| {
+            let kept = view.kept_on(leader);
+            kept.is_none_or(|(_, replica)| replica.has_credit())
+        };
+        let leaders = leaders.take(LOOK_AHEAD + PASSED_OVER).filter(goes_now);
         for leader in leaders.take(LOOK_AHEAD) {
             let in_time = |finish: Time| !drop || finish <= leader.request.deadline;
+            if let Some((key, replica)) = view.kept_on(leader) {
+                // It need not be among the candidates.
+                let finish = finish(view, replica, leader.request.rows);
+                if finish.is_some_and(in_time) {
+                    return self.decide_for_leader(view, key, leader, due);
+                }
+                return Decision::Expire(leader.ticket);
+            }
             let able = |(_, replica): &(ReplicaKey, &Replica)| {
                 leader.request.rows <= rows_limit(view, replica)
             };

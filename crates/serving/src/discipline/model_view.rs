@@ -21,7 +21,7 @@ pub(crate) struct ModelView<'a> {
     pub(crate) overloaded: &'a OverloadedModels,
 }
 
-impl ModelView<'_> {
+impl<'a> ModelView<'a> {
     /// Returns true if a batch of a replica may have so many rows.
     pub(super) fn takes(self, replica: &Replica, rows: u32) -> bool {
         rows <= replica.rows_limit().min(self.limits.max_batch_rows)
@@ -30,15 +30,24 @@ impl ModelView<'_> {
     /// Returns false for replicas other than the one that a request is kept on, as long as that serves, and for the one on which the model failed on it, if
     /// another one takes it.
     pub(super) fn may_go_to(self, waiting: &QueuedRequest, replica: ReplicaKey) -> bool {
-        let rows = waiting.request.rows;
-        let takes_it = |only: ReplicaKey| {
-            let only = self.pool.get(only);
-            only.is_some_and(|only| only.is_serving() && rows <= only.rows_limit())
-        };
-        let only = waiting.only_on.filter(|only| *only != replica);
-        let only = only.filter(|only| waiting.failed_on != Some(*only));
+        if self
+            .kept_on(waiting)
+            .is_some_and(|(only, _)| only != replica)
+        {
+            return false;
+        }
         let failed_here = waiting.failed_on == Some(replica);
-        !(only.is_some_and(takes_it) || failed_here && self.pool.takes_elsewhere(replica, rows))
+        !(failed_here && self.pool.takes_elsewhere(replica, waiting.request.rows))
+    }
+
+    /// Returns the one replica that may have a request, if it is kept on one that serves and did not fail on it.
+    pub(super) fn kept_on(self, waiting: &QueuedRequest) -> Option<(ReplicaKey, &'a Replica)> {
+        let only = waiting
+            .only_on
+            .filter(|only| waiting.failed_on != Some(*only))?;
+        let replica = self.pool.get(only)?;
+        let takes_it = replica.is_serving() && waiting.request.rows <= replica.rows_limit();
+        takes_it.then_some((only, replica))
     }
 
     /// Accepts a request that any of the serving replicas takes, whenever it would be answered.

@@ -147,7 +147,8 @@ impl Engine {
         }
         if error == BatchError::TimedOut {
             let requests = self.batches[&id].requests.clone();
-            self.blame_for_loss(now, model, replica, &requests);
+            // A batch that hangs does so by itself, also beside others that hang. A replica may be lost with its node.
+            self.blame_for_loss(now, model, replica, now, &requests);
         }
         if matches!(error, BatchError::TimedOut | BatchError::NotBegun) {
             self.eject_hung(now, model, replica);

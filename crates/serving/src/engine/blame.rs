@@ -88,6 +88,7 @@ impl Engine {
         now: Time,
         model_key: ModelKey,
         replica: ReplicaKey,
+        dispatched: Time,
         requests: &[QueuedRequest],
     ) {
         let model = self.model_mut(model_key);
@@ -106,7 +107,7 @@ impl Engine {
             return;
         }
         let count = counts[&first];
-        let Some((losses, pause)) = model.blame.lost(now, first, replica, count) else {
+        let Some((losses, pause)) = model.blame.lost(now, dispatched, first, replica, count) else {
             return;
         };
         if model.shares.is_shared() {

@@ -108,7 +108,7 @@ impl Engine {
                 .remove(&id)
                 .expect("the batches that a replica holds exist");
             if place == 0 {
-                self.blame_for_loss(now, model_key, key, &batch.requests);
+                self.blame_for_loss(now, model_key, key, batch.dispatched, &batch.requests);
             }
             for waiting in &batch.requests {
                 if !self.leave_flight(id, waiting) {

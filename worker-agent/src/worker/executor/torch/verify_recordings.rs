@@ -8,7 +8,7 @@ use crate::executor::{
     error::ExecutionError,
     fill::Fill,
     stages::Executor as _,
-    verification::{Difference, IntegerRange, Precision, Reference},
+    verification::{Difference, InputRange, Precision, Reference},
 };
 
 /// The most rows of a batch that is compared.
@@ -63,17 +63,17 @@ pub(super) fn collect(
     options: &StartOptions<'_>,
 ) -> Result<Reference, ExecutionError> {
     // Three rows are padded to four where runs are recorded.
-    let (rows, integers, precision) = match options.cuda_device {
-        None => ([1, 3, 2], IntegerRange::Small, Precision::Full),
+    let (rows, range, precision) = match options.cuda_device {
+        None => ([1, 3, 2], InputRange::Wide, Precision::Full),
         Some(_) => (
             [1, 3, options.batch_size.min(MAX_ROWS)],
-            IntegerRange::Constant,
+            InputRange::Careful,
             Precision::Tf32,
         ),
     };
     // Larger batches are never sent, and there may be no memory for them.
     let rows = rows.map(|rows: u32| rows.min(options.batch_size));
-    Reference::collect(executor, options.program, &rows, integers, precision)
+    Reference::collect(executor, options.program, &rows, range, precision)
 }
 
 pub(super) fn dropped_rewriting(rewriting: &str, difference: &Difference) -> DroppedRewriting {

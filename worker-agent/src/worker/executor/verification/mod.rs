@@ -7,7 +7,7 @@ mod sample;
 
 use std::time::Duration;
 
-use packhorse_cluster::{Dim, Program};
+use packhorse_cluster::{Datatype, Dim, Program};
 
 use self::{
     comparison::Noise,
@@ -25,18 +25,18 @@ pub(super) use self::comparison::{Answer, Difference, Precision, compare, noise}
 const CASES: usize = 6;
 /// The number of batches that are compared at most of another program.
 const CASES_OF_ONE_SIZE: usize = 3;
-/// The time after which no further batch is tried, by the number of those that the program has accepted. The first is always compared, and a
-/// second, of other sizes, unless the program is very slow.
+/// The time after which no further batch is tried, by the number of those that the program has accepted. One is always tried, and a second, of
+/// other sizes, unless the program is very slow.
 const LIMITS: [Duration; 3] = [
-    Duration::MAX,
+    Duration::from_secs(20),
     Duration::from_secs(15),
     Duration::from_secs(2),
 ];
 /// The bytes of answers after which no further batch is tried.
 const MAX_ANSWERS: usize = 64 << 20;
 
-/// The sizes of variable dimensions, by axis: those of the warm-up, then some that few numbers divide, then those of windows and images.
-const SIZES: [&[i64]; 7] = [&[16], &[21, 17, 19], &[7], &[28], &[32, 48], &[64], &[224]];
+/// The sizes of variable dimensions, by axis: those of the warm-up, then some that few numbers divide, then those of windows and small images.
+const SIZES: [&[i64]; 6] = [&[16], &[21, 17, 19], &[7], &[28], &[32, 48], &[64]];
 
 /// The answers of a program as it is in its file.
 pub(super) struct Reference {
@@ -72,13 +72,14 @@ pub(super) enum NotCompared {
     NotStarted(String),
 }
 
-/// The values that the integers of random inputs may have.
+/// The inputs that may be tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IntegerRange {
-    /// Small numbers: a program that cannot take one throws.
-    Small,
-    /// Ones or zeros, as in the warm-up: a GPU that is given an index out of range computes nothing more in this process.
-    Constant,
+pub(super) enum InputRange {
+    /// Small integers, floats around 0, several sizes: a program that cannot take one throws.
+    Wide,
+    /// Sizes and integers of the warm-up, and floats between 0 and 1: a GPU on which an index is out of range computes nothing more in this process,
+    /// and a program may take sizes and floats as indices, too.
+    Careful,
 }
 
 impl Reference {
@@ -99,7 +100,7 @@ impl Reference {
         executor: &dyn Executor,
         program: &Program,
         rows: &[u32],
-        integers: IntegerRange,
+        range: InputRange,
         precision: Precision,
     ) -> Result<Self, ExecutionError> {
         let mut reference = Self {
@@ -107,14 +108,14 @@ impl Reference {
             precision,
             not_compared: None,
         };
-        let cases = if varies(program) {
+        let cases = if varies(program) && range == InputRange::Wide {
             CASES
         } else {
             CASES_OF_ONE_SIZE
         };
         let start = now();
         let mut kept = 0;
-        for sample in samples(program, rows, integers) {
+        for sample in samples(program, rows, range) {
             let enough = reference.cases.len() >= cases || kept >= MAX_ANSWERS;
             if enough || reference.has_compared(sample) {
                 continue;
@@ -193,8 +194,19 @@ fn varies(program: &Program) -> bool {
     inputs.any(|spec| spec.shape.iter().skip(batches).any(|dim| *dim == Dim::Any))
 }
 
+/// Returns true if an input consists of integers or booleans.
+fn has_integers(program: &Program) -> bool {
+    let is_float = |datatype| {
+        matches!(
+            datatype,
+            Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64
+        )
+    };
+    program.inputs.iter().any(|spec| !is_float(spec.datatype))
+}
+
 /// Returns the random inputs to try, in this order. Those with the same seed are alternatives, of which the first that the program accepts counts.
-fn samples(program: &Program, rows: &[u32], integers: IntegerRange) -> Vec<Sample> {
+fn samples(program: &Program, rows: &[u32], range: InputRange) -> Vec<Sample> {
     let limit = program.rows_limit();
     let rows = rows.iter().cycle().map(|rows| (*rows).clamp(1, limit));
     let small = [
@@ -203,20 +215,26 @@ fn samples(program: &Program, rows: &[u32], integers: IntegerRange) -> Vec<Sampl
     ];
     let mut all = Vec::new();
     for (seed, (rows, sizes)) in rows.zip(SIZES).enumerate() {
-        let alternatives: &[Integers] = match integers {
-            IntegerRange::Small => &small[seed % 2],
-            IntegerRange::Constant => &[Integers::All(1), Integers::All(0)],
+        let (sizes, floats, alternatives): (_, _, &[Integers]) = match range {
+            InputRange::Wide if seed % 3 == 1 => (sizes, Floats::Uniform, &small[seed % 2]),
+            InputRange::Wide => (sizes, Floats::Normal, &small[seed % 2]),
+            InputRange::Careful => (
+                SIZES[0],
+                Floats::Uniform,
+                &[Integers::All(1), Integers::All(0)],
+            ),
+        };
+        let alternatives = if has_integers(program) {
+            alternatives
+        } else {
+            &alternatives[..1]
         };
         for integers in alternatives {
             all.push(Sample {
                 seed: seed as u64,
                 rows,
                 sizes,
-                floats: if seed % 3 == 1 {
-                    Floats::Uniform
-                } else {
-                    Floats::Normal
-                },
+                floats,
                 integers: *integers,
             });
         }
