@@ -185,6 +185,7 @@ pub fn has_model_files(folder: &Path) -> io::Result<bool> {
 }
 
 async fn read(file: &Path) -> Result<DatabaseContents, StoreError> {
+    sqlx::any::install_default_drivers();
     let options = AnyConnectOptions::from_str(&format!("sqlite://{}?mode=ro", url_path(file)))?;
     let mut database = options.connect().await?;
     database.execute("PRAGMA busy_timeout = 5000").await?;
