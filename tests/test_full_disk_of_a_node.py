@@ -14,12 +14,11 @@ STATE_BYTES = 16 << 20
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+def small_disk() -> Iterator[Callable[[Path], Path]]:
     """Mounts a small file system as the state folder of a node."""
     mounted: list[Path] = []
 
-    def mount(name: str) -> Path:
-        folder = tmp_path / name
+    def mount(folder: Path) -> Path:
         folder.mkdir()
         command = ["mount", "-t", "tmpfs", "-o", f"size={STATE_BYTES},mode=700", "tmpfs", str(folder)]
         if subprocess.run(command, capture_output=True).returncode:
@@ -50,10 +49,10 @@ def finding_about(cluster: Cluster, words: str) -> dict | None:
 
 
 def test_a_worker_that_starts_while_the_disk_is_full_is_a_finding_and_serves_when_there_is_room(
-    new_cluster: Callable[..., Cluster], small_disk: Callable[[str], Path], tmp_path: Path
+    new_cluster: Callable[..., Cluster], small_disk: Callable[[Path], Path], tmp_path: Path
 ):
     cluster = new_cluster()
-    folder = small_disk("node1")
+    folder = small_disk(cluster.folder / "node1")
     gate, waiting, script = tmp_path / "gate", tmp_path / "waiting", tmp_path / "worker"
     script.write_text(
         f"#!/bin/sh\ntouch {waiting}\nwhile [ ! -e {gate} ]; do sleep 0.05; done\nexec {PROGRAMS}/packhorse-worker \"$@\"\n"
@@ -75,10 +74,10 @@ def test_a_worker_that_starts_while_the_disk_is_full_is_a_finding_and_serves_whe
 
 
 def test_a_model_file_that_the_disk_has_no_room_for_is_a_finding(
-    new_cluster: Callable[..., Cluster], small_disk: Callable[[str], Path]
+    new_cluster: Callable[..., Cluster], small_disk: Callable[[Path], Path]
 ):
     cluster = new_cluster()
-    folder = small_disk("node1")
+    folder = small_disk(cluster.folder / "node1")
     cluster.start_agent("node1", *simulated_devices(cluster, {"m": 5}))
     filler = fill(folder)
     cluster.admin.register(models.simulated("m"), b"the file of m")

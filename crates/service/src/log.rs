@@ -50,6 +50,8 @@ impl LogOptions {
         let filter = EnvFilter::try_new(&self.log).map_err(LogError::Filter)?;
         let layer = tracing_subscriber::fmt::layer()
             .with_ansi(std::io::stderr().is_terminal())
+            // A line that cannot be written, as on a full disk, is lost; saying so there would end the process.
+            .log_internal_errors(false)
             .with_writer(std::io::stderr);
         let registry = tracing_subscriber::registry().with(filter);
         match self.log_format {

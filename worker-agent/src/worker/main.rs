@@ -86,6 +86,8 @@ fn main() {
     // The log goes to a file and not to a terminal.
     tracing_subscriber::fmt()
         .with_ansi(false)
+        // A line that cannot be written, as on a full disk, is lost; saying so there would end the process.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .init();
     // No service ends by SIGHUP. A blocked signal waits forever, here and in all threads.
