@@ -112,12 +112,13 @@ pub(super) async fn rotate(
 
 impl From<KeyError> for ApiError {
     fn from(error: KeyError) -> Self {
-        let status = match &error {
-            KeyError::Invalid { .. } => StatusCode::BAD_REQUEST,
-            KeyError::Unknown(_) => StatusCode::NOT_FOUND,
-            KeyError::TooMany => StatusCode::INSUFFICIENT_STORAGE,
-            KeyError::Random(_) | KeyError::Store(_) => return Self::internal(&error),
-        };
-        Self::new(status, error.to_string())
+        let text = error.to_string();
+        match error {
+            KeyError::Invalid { .. } => Self::new(StatusCode::BAD_REQUEST, text),
+            KeyError::Unknown(_) => Self::new(StatusCode::NOT_FOUND, text),
+            KeyError::TooMany => Self::new(StatusCode::INSUFFICIENT_STORAGE, text),
+            KeyError::Random(_) => Self::internal(&error),
+            KeyError::Store(error) => error.into(),
+        }
     }
 }
