@@ -208,7 +208,7 @@ def test_a_repository_that_cannot_be_read_starts_nothing(serve, tmp_path: Path):
 
 def test_serve_goes_on_where_its_standard_error_cannot_be_written(tmp_path: Path):
     (tmp_path / "models/no-model").mkdir(parents=True)
-    command = [str(PROGRAMS / "packhorse"), "serve", "--state-dir", str(tmp_path / "state"), "--devices", "simulated:V100-SXM2-16GB:1"]
+    command = [str(PROGRAMS / "packhorse"), "serve", "--state-dir", str(tmp_path / "state"), "--devices", "cpu"]
     command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--model-repository", str(tmp_path / "models")]
     with open("/dev/full", "wb") as full:
         running = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=full)
