@@ -142,14 +142,17 @@ impl Discipline for Deadline {
             .chain(view.queue.iter());
         let (mut with_credit, mut of_all) = (FirstToFinish::default(), FirstToFinish::default());
         // Those that wait for their replica keep nobody behind them from another.
-        let goes_now = |leader: &&QueuedRequest| {
+        let if_it_goes_now = |leader| {
             let kept = view.kept_on(leader);
-            kept.is_none_or(|(_, replica)| replica.has_credit())
+            let goes = kept.is_none_or(|(_, replica)| replica.has_credit());
+            goes.then_some((leader, kept))
         };
-        let leaders = leaders.take(LOOK_AHEAD + PASSED_OVER).filter(goes_now);
-        for leader in leaders.take(LOOK_AHEAD) {
+        let leaders = leaders
+            .take(LOOK_AHEAD + PASSED_OVER)
+            .filter_map(if_it_goes_now);
+        for (leader, kept) in leaders.take(LOOK_AHEAD) {
             let in_time = |finish: Time| !drop || finish <= leader.request.deadline;
-            if let Some((key, replica)) = view.kept_on(leader) {
+            if let Some((key, replica)) = kept {
                 // It need not be among the candidates.
                 let finish = finish(view, replica, leader.request.rows);
                 if finish.is_some_and(in_time) {
@@ -306,8 +309,8 @@ fn finish(view: ModelView<'_>, replica: &Replica, rows: u32) -> Option<Time> {
 /// The replica that would finish a batch of one request first, remembered: it is the same for most requests of a queue.
 #[derive(Default)]
 struct FirstToFinish {
-    /// The rows of the request, the replica that it must not go to, and the one that it is kept on; `None` before the first question.
-    asked: Option<(u32, Option<ReplicaKey>, Option<ReplicaKey>)>,
+    /// The rows of the request, which no replica keeps, and the replica that it must not go to; `None` before the first question.
+    asked: Option<(u32, Option<ReplicaKey>)>,
     found: Option<(Time, ReplicaKey)>,
 }
 
@@ -320,7 +323,7 @@ impl FirstToFinish {
         replicas: impl FnOnce() -> I,
     ) -> Option<(Time, ReplicaKey)> {
         let rows = request.request.rows;
-        let asked = Some((rows, request.failed_on, request.only_on));
+        let asked = Some((rows, request.failed_on));
         if self.asked == asked {
             return self.found;
         }
