@@ -53,7 +53,7 @@ pub enum CheckDatabaseError {
     Unusable {
         /// The folder.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// The fault, with the cure.
         #[source]
         source: UnusableDatabase,
     },

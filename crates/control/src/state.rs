@@ -52,7 +52,7 @@ pub(crate) struct State {
     pub(crate) memory_limits: MemoryLimits,
     pub(crate) exclusions: Exclusions,
     pub(crate) start_failures: StartFailures,
-    /// What is wrong with the folder of models that is registered at starts.
+    /// The problems of the folder of models that is registered at starts.
     pub(crate) repository_problems: Vec<RepositoryProblem>,
     pub(crate) restarts: Restarts,
     pub(crate) observer: DeviceObserver,

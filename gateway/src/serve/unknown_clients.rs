@@ -1,6 +1,6 @@
 //! Connections whose clients have not proved who they are: on a listener where others must get in, the oldest of them gives its place to a new one.
 //!
-//! Who the client of a new connection is shows only with its first request. It gets a place for that, and keeps it once a handler has found it to be
+//! A new connection shows its client only with the first request. It gets a place for that, and keeps it once a handler has found it to be
 //! known. Whoever opens many connections without a credential therefore ends his own, and keeps no agent out.
 
 use std::{

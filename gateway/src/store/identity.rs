@@ -1,4 +1,4 @@
-//! What a state folder must hold together: the database, and beside it a small file that says whose it is.
+//! The identity of a state folder: a small file beside the database that says whose it is.
 //!
 //! SQLite makes an empty database where there is none, and reads what is left of one whose write-ahead log is missing or damaged. A gateway
 //! that then started would be ready, know nothing, and have every worker end. So the folder remembers which cluster its database is of
@@ -24,7 +24,7 @@ pub struct StoreIdentity {
     pub epoch: u64,
 }
 
-/// What a database holds, as far as it tells whether it is the one that belongs here.
+/// The contents of a database, as far as they tell whether it is the one that belongs here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DatabaseContents {
     /// There is no database, or nothing is in it.
@@ -81,7 +81,7 @@ pub enum UnusableDatabase {
     },
 }
 
-/// What to do about a database that cannot be used.
+/// The cure for a database that cannot be used.
 const CURE: &str = "restore a backup (packhorse restore FILE --state-dir DIR --replace), or start an empty cluster with --new-cluster, \
                     which moves what is here aside";
 

@@ -1,4 +1,4 @@
-//! What the tests of links share.
+//! Helpers of the tests of links.
 
 use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Program, TensorSpec};
 

@@ -87,7 +87,7 @@ struct OpenFile {
     handle: *mut Handle,
 }
 
-/// What is known of an open file.
+/// The state of an open file.
 struct Handle {
     computer: Mounted,
     name: String,

@@ -80,7 +80,7 @@ pub struct Execution {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Optimize {
-    /// What answers random inputs otherwise than the program as it is in its file is dropped
+    /// A rewriting that answers random inputs otherwise than the program as it is in its file is dropped
     #[default]
     Verify,
     /// Nothing is compared

@@ -21,7 +21,7 @@ use packhorse_worker_agent::handoff::{Execution, ExecutorChoice, Handoff};
 
 /// The newest version of Landlock that is asked for.
 const VERSION: ABI = ABI::V7;
-/// What every program reads: libraries, and what the kernel says of the machine and of the process itself. A process of root could read the
+/// The files that every program reads: libraries, and what the kernel says of the machine and of the process itself. A process of root could read the
 /// environment of others in the rest of `/proc`.
 const READ: [&str; 15] = [
     "/usr",
@@ -40,9 +40,9 @@ const READ: [&str; 15] = [
     "/etc/localtime",
     "/dev/urandom",
 ];
-/// What every program writes.
+/// The files that every program writes.
 const WRITTEN: [&str; 2] = ["/dev/null", "/dev/zero"];
-/// What a program on a GPU writes, too: CUDA's shared memory. Clients' shared memory is there as well, so that others have no access.
+/// The folder that a program on a GPU writes to, too: CUDA's shared memory. Clients' shared memory is there as well, so that others have no access.
 const WRITTEN_ON_GPUS: &str = "/dev/shm";
 /// The environment variables with folders that CUDA writes to: of an MPS server, and of compiled kernels.
 const CUDA_FOLDERS: [&str; 3] = [

@@ -1,6 +1,6 @@
 //! The limit of refused sign-ins of a source, and what the audit log keeps of them.
 //!
-//! Whoever guesses tokens gets a few answers, each after a pause, and then none for the rest of a minute, whatever he sends. The audit log says when
+//! A client that guesses tokens gets a few answers, each after a pause, and then none for the rest of a minute, whatever it sends. The audit log says when
 //! that began and when it was stopped, and no more: it is bounded, and must not lose what admins did.
 
 use std::{

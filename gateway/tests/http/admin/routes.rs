@@ -270,10 +270,13 @@ async fn every_route_answers_every_role_as_the_table_says() {
             let url = format!("http://{address}{}", concrete(path, node));
             let mut found = status(&url, method, headers).await;
             // There is one backup at a time, whose place is free a moment after it has been read.
-            while found == 503 && path == "/v1/backup" {
-                tokio::task::yield_now().await;
-                found = status(&url, method, headers).await;
-            }
+            let ended = async {
+                while found == 503 && path == "/v1/backup" {
+                    tokio::task::yield_now().await;
+                    found = status(&url, method, headers).await;
+                }
+            };
+            within("the place of a backup", ended).await;
             if found != statuses[role] {
                 wrong.push(format!(
                     "{method} {path} {what}: {found}, not {}",

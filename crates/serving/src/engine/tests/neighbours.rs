@@ -56,7 +56,7 @@ struct Cluster {
     engine: Engine,
     random: Random,
     fault: Fault,
-    /// How many of a thousand requests of the bad client are at fault.
+    /// The number of requests at fault among a thousand of the bad client.
     per_mille: u64,
     now: Time,
     counted_from: Time,
