@@ -8,6 +8,7 @@ use packhorse_api::ModelRegistration;
 use crate::{
     host::{FP32_ONLY, Host},
     process::RunningProgram,
+    report::Section,
 };
 
 /// One model of each kind: residual, depthwise, transformer.
@@ -121,6 +122,24 @@ pub(crate) fn make_models(
         .map(|name| read(folder.join(name), name))
         .collect::<anyhow::Result<_>>()?;
     Ok((models, failed))
+}
+
+/// Makes a model of a part, or adds the reason why there is none to the part's section: no time is left, or it cannot be made here.
+pub(crate) fn make_or_report(
+    host: &Host,
+    name: &'static str,
+    section: &mut Section,
+) -> anyhow::Result<Option<Model>> {
+    if host.is_out_of_time() {
+        section.out_of_time(name);
+        return Ok(None);
+    }
+    let (mut models, missing) = make_models(host, &[name])?;
+    let model = models.pop();
+    if model.is_none() {
+        section.unavailable(name, missing.get(name).cloned().unwrap_or_default());
+    }
+    Ok(model)
 }
 
 /// Makes a model. An error if it cannot be made.

@@ -68,21 +68,14 @@ impl Part for Correctness {
             Cluster::start(host, self.name, Duration::from_secs(seconds), &[FP32_ONLY])?;
         // One model at a time, since all together may not fit into memory.
         for &name in self.models {
-            if host.is_out_of_time() {
-                section.out_of_time(name);
-                continue;
-            }
-            let (models, missing) = models::make_models(host, &[name])?;
-            let Some(model) = models.first() else {
-                let reason = missing.get(name).cloned().unwrap_or_default();
-                section.unavailable(name, reason);
+            let Some(model) = models::make_or_report(host, name, section)? else {
                 continue;
             };
-            cluster.register_model(model, DEMAND)?;
-            if let Err(e) = compare(host, &mut cluster, model, section) {
+            cluster.register_model(&model, DEMAND)?;
+            if let Err(e) = compare(host, &mut cluster, &model, section) {
                 section.failed(name, format!("{e:#}"));
             }
-            cluster.remove_model(model)?;
+            cluster.remove_model(&model)?;
         }
         Ok(())
     }

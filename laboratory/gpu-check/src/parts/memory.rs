@@ -66,20 +66,13 @@ impl Part for Memory {
         };
         // One model at a time, so that what is used more is the replica's.
         for name in MAIN_MODELS {
-            if host.is_out_of_time() {
-                section.out_of_time(name);
-                continue;
-            }
-            let (models, missing) = models::make_models(host, &[name])?;
-            let Some(model) = models.first() else {
-                let reason = missing.get(name).cloned().unwrap_or_default();
-                section.unavailable(name, reason);
+            let Some(model) = models::make_or_report(host, name, section)? else {
                 continue;
             };
-            if let Err(e) = compare(host, &mut cluster, model, section, &mut table) {
+            if let Err(e) = compare(host, &mut cluster, &model, section, &mut table) {
                 section.failed(name, format!("{e:#}"));
             }
-            cluster.remove_model(model)?;
+            cluster.remove_model(&model)?;
         }
         section.table(table);
         Ok(())

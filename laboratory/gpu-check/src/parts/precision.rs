@@ -62,14 +62,7 @@ impl Part for Precision {
             rows: Vec::new(),
         };
         for name in MAIN_MODELS {
-            if host.is_out_of_time() {
-                section.out_of_time(name);
-                continue;
-            }
-            let (models, missing) = models::make_models(host, &[name])?;
-            let Some(model) = models.first() else {
-                let reason = missing.get(name).cloned().unwrap_or_default();
-                section.unavailable(name, reason);
+            let Some(model) = models::make_or_report(host, name, section)? else {
                 continue;
             };
             let input = folder.join(format!("{name}.bin"));
@@ -77,7 +70,7 @@ impl Part for Precision {
                 .with_context(|| format!("write {}", input.display()))?;
             let mut python = host.script(&script);
             python.arg(host.torch_device()).arg(model.artifact());
-            python.arg(&input).args(arguments(host, model)?);
+            python.arg(&input).args(arguments(host, &model)?);
             python.envs(host.first_device());
             let run = RunningProgram::start("precision", &mut python, &folder)?;
             match run.finish(LIMIT) {

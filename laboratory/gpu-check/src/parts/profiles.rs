@@ -57,18 +57,11 @@ impl Part for Profiles {
         let mut measured = ProfileTable::default();
         let path = csv_path(&host.report);
         for (index, &name) in names.iter().enumerate() {
-            if host.is_out_of_time() {
-                section.out_of_time(name);
-                continue;
-            }
-            let (models, missing) = models::make_models(host, &[name])?;
-            let Some(model) = models.first() else {
-                let reason = missing.get(name).cloned().unwrap_or_default();
-                section.unavailable(name, reason);
+            let Some(model) = models::make_or_report(host, name, section)? else {
                 continue;
             };
             let time_limit = time_for_one(host.time_left(), names.len() - index, host.quick);
-            match measure_once(host, model, time_limit) {
+            match measure_once(host, &model, time_limit) {
                 Ok(profile) => {
                     section.number(
                         format!("{name}: batch sizes measured"),
