@@ -1,5 +1,6 @@
 """What the tests share: clusters, and the models they serve."""
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -106,6 +107,35 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
     finally:
         for cluster in made:
             cluster.close()
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Callable[[Path, int], None]]:
+    """Mounts a disk of so many bytes on a folder that does not exist yet."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path, size: int) -> None:
+        folder.mkdir(mode=0o700)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", str(folder)]
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode:
+            pytest.skip(f"only root may mount a small disk: {run.stderr.strip()}")
+        mounted.append(folder)
+
+    try:
+        yield mount
+    finally:
+        for folder in mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Takes all room of a disk, and returns the file that has it."""
+    file = folder / "filler"
+    with file.open("wb", buffering=0) as filler, pytest.raises(OSError):
+        while True:
+            filler.write(bytes(4096))
+    return file
 
 
 @pytest.fixture

@@ -2,46 +2,14 @@
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import models
-import pytest
 from cluster import Cluster, wait_until
-from conftest import simulated_devices
+from conftest import fill, simulated_devices
 
 STATE_BYTES = 16 << 20
-
-
-@pytest.fixture
-def small_disk() -> Iterator[Callable[[Path], Path]]:
-    """Mounts a small file system as the state folder of a node."""
-    mounted: list[Path] = []
-
-    def mount(folder: Path) -> Path:
-        folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={STATE_BYTES},mode=700", "tmpfs", str(folder)]
-        if subprocess.run(command, capture_output=True).returncode:
-            pytest.skip("this user may not mount")
-        mounted.append(folder)
-        return folder
-
-    yield mount
-    for folder in mounted:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def fill(folder: Path) -> Path:
-    """Takes all room of a file system."""
-    file = folder / "filler"
-    with file.open("wb", buffering=0) as filler:
-        try:
-            while filler.write(b"x" * 4096):
-                pass
-        except OSError:
-            pass
-    return file
 
 
 def finding_about(cluster: Cluster, words: str) -> dict | None:
@@ -50,10 +18,11 @@ def finding_about(cluster: Cluster, words: str) -> dict | None:
 
 
 def test_a_worker_that_dies_while_the_disk_is_full_is_a_finding_and_serves_when_there_is_room(
-    new_cluster: Callable[..., Cluster], small_disk: Callable[[Path], Path]
+    new_cluster: Callable[..., Cluster], small_disk: Callable[[Path, int], None]
 ):
     cluster = new_cluster()
-    folder = small_disk(cluster.folder / "node1")
+    folder = cluster.folder / "node1"
+    small_disk(folder, STATE_BYTES)
     cluster.start_agent("node1", *simulated_devices(cluster, {"m": 5}))
     cluster.admin.register(models.simulated("m"), b"the file of m")
     cluster.admin.wait_for_state("m", "ready")
