@@ -23,5 +23,7 @@ pub mod store;
 pub mod tasks;
 pub mod telemetry;
 mod tenant;
+#[cfg(test)]
+mod test_programs;
 pub mod wake_latency;
 pub mod workers;

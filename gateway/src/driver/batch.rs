@@ -138,34 +138,10 @@ pub(super) fn split(
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Padding};
+    use packhorse_cluster::{Datatype, Padding, TensorSpec};
 
     use super::*;
-
-    fn spec(name: &str, shape: &[i64], pad: Option<Padding>) -> TensorSpec {
-        TensorSpec {
-            name: name.to_owned(),
-            datatype: Datatype::Uint8,
-            shape: shape
-                .iter()
-                .map(|dim| Dim::try_from(*dim).unwrap())
-                .collect(),
-            pad,
-            max_shape: None,
-        }
-    }
-
-    fn program(max_batch_size: u32, inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> Program {
-        let program = Program {
-            model: "m:1".parse().unwrap(),
-            artifact: ArtifactDigest::from_sha256([0; 32]),
-            max_batch_size,
-            inputs,
-            outputs,
-        };
-        program.validate().unwrap();
-        program
-    }
+    use crate::test_programs::{program, spec};
 
     fn tensor(dims: &[i64], values: &[u8]) -> Tensor {
         Tensor::from_values("x", Shape::new(dims).unwrap(), values).unwrap()
@@ -180,8 +156,8 @@ mod tests {
     fn inputs_of_all_requests_lie_behind_each_other_input_by_input() {
         let program = program(
             8,
-            vec![spec("a", &[-1, 2], None), spec("b", &[-1], None)],
-            vec![spec("y", &[-1], None)],
+            vec![spec("a", &[-1, 2]), spec("b", &[-1])],
+            vec![spec("y", &[-1])],
         );
         let first = [tensor(&[1, 2], &[1, 2]), tensor(&[1], &[9])];
         let second = [tensor(&[2, 2], &[3, 4, 5, 6]), tensor(&[2], &[8, 7])];
@@ -198,15 +174,14 @@ mod tests {
 
     #[test]
     fn shorter_requests_are_filled_up_to_the_longest() {
-        let padding = Some(Padding {
-            axis: 1,
-            value: 0.0,
-        });
-        let program = program(
-            8,
-            vec![spec("a", &[-1, -1], padding)],
-            vec![spec("y", &[-1], None)],
-        );
+        let padded = TensorSpec {
+            pad: Some(Padding {
+                axis: 1,
+                value: 0.0,
+            }),
+            ..spec("a", &[-1, -1])
+        };
+        let program = program(8, vec![padded], vec![spec("y", &[-1])]);
         let short = [tensor(&[2, 1], &[1, 2])];
         let long = [tensor(&[1, 3], &[3, 4, 5])];
         let batch = assemble(&program, 3, &[&short, &long]).unwrap();
@@ -216,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_model_without_a_batch_dimension_gets_its_input_as_it_is() {
-        let program = program(0, vec![spec("a", &[2], None)], vec![spec("y", &[-1], None)]);
+        let program = program(0, vec![spec("a", &[2])], vec![spec("y", &[-1])]);
         let input = [tensor(&[2], &[1, 2])];
         let batch = assemble(&program, 1, &[&input]).unwrap();
         assert_eq!(batch.headers[0].shape().dims(), [2]);
@@ -229,8 +204,8 @@ mod tests {
     fn every_request_gets_its_own_rows() {
         let program = program(
             8,
-            vec![spec("a", &[-1], None)],
-            vec![spec("y", &[-1, 2], None), spec("z", &[-1], None)],
+            vec![spec("a", &[-1])],
+            vec![spec("y", &[-1, 2]), spec("z", &[-1])],
         );
         let outputs = [
             output(&[3, 2], &[1, 1, 2, 2, 3, 3]),

@@ -128,25 +128,18 @@ fn open_dims(program: &Program, inputs: &[Tensor]) -> OpenDims {
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::{ArtifactDigest, Datatype, Padding, Shape, TensorSpec};
+    use packhorse_cluster::{Padding, Shape, TensorSpec};
 
     use super::*;
+    use crate::test_programs::{self, spec};
 
     fn program(pad: Option<Padding>) -> Program {
-        let spec = TensorSpec {
-            name: "x".to_owned(),
-            datatype: Datatype::Uint8,
-            shape: vec![Dim::Any, Dim::Any, Dim::Fixed(2)],
+        let output = spec("x", &[-1, -1, 2]);
+        let input = TensorSpec {
             pad,
-            max_shape: None,
+            ..output.clone()
         };
-        Program {
-            model: "m:1".parse().unwrap(),
-            artifact: ArtifactDigest::from_sha256([0; 32]),
-            max_batch_size: 8,
-            inputs: vec![spec.clone()],
-            outputs: vec![TensorSpec { pad: None, ..spec }],
-        }
+        test_programs::program(8, vec![input], vec![output])
     }
 
     fn input(rows: i64, length: i64) -> Vec<Tensor> {

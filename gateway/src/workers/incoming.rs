@@ -157,38 +157,33 @@ mod tests {
     use tokio::{runtime, sync::mpsc, time::timeout};
 
     use super::*;
-    use crate::workers::{
-        directions::Directions,
-        outgoing::{BatchSender, OutgoingBatch},
-        tests::program,
+    use crate::{
+        test_programs::program_to,
+        workers::{
+            directions::Directions,
+            outgoing::{BatchSender, OutgoingBatch},
+        },
     };
 
     const LIMIT: Duration = Duration::from_secs(20);
 
     type Report = Box<dyn Fn(LinkEvent) + Send + Sync>;
 
-    /// The receiving half of a connection with so many batches in flight, the events that it reports, and the worker's end.
-    fn connected(
-        batches: u64,
-    ) -> (
+    /// The receiving half of a connection, the events that it reports, and the worker's end.
+    type Connected = (
         Arc<Incoming<Report>>,
         PipeReader,
         mpsc::UnboundedReceiver<LinkEvent>,
         PipeWriter,
-    ) {
-        connected_to(program(0, &[-1]), batches)
+    );
+
+    /// Connects to a worker that has so many batches in flight.
+    fn connected(batches: u64) -> Connected {
+        connected_to(program_to(0, &[-1]), batches)
     }
 
-    /// The same for a worker with this program.
-    fn connected_to(
-        program: Program,
-        batches: u64,
-    ) -> (
-        Arc<Incoming<Report>>,
-        PipeReader,
-        mpsc::UnboundedReceiver<LinkEvent>,
-        PipeWriter,
-    ) {
+    /// Connects to a worker with this program.
+    fn connected_to(program: Program, batches: u64) -> Connected {
         let (from_worker, worker) = io::pipe().unwrap();
         let (_batches, to_worker) = io::pipe().unwrap();
         let directions = Directions::of_pipes(from_worker, to_worker).unwrap();
@@ -284,7 +279,7 @@ mod tests {
     #[tokio::test]
     async fn a_result_that_its_batch_cannot_have_is_refused_by_its_header_and_not_kept() {
         const BYTES: usize = 300_000;
-        let (incoming, from_worker, mut events, mut worker) = connected_to(program(0, &[7]), 2);
+        let (incoming, from_worker, mut events, mut worker) = connected_to(program_to(0, &[7]), 2);
         let look = |incoming: &Incoming<Report>| {
             let mut context = Context::from_waker(Waker::noop());
             let mut stream = ReadNow::new(&from_worker);

@@ -13,8 +13,6 @@ mod message_reader;
 mod outgoing;
 mod shared_memory;
 mod socket;
-#[cfg(test)]
-mod tests;
 mod wrong_result;
 
 pub(crate) use link::{Endpoint, LinkConfig, Runtimes, WorkerLink};

@@ -315,13 +315,13 @@ mod tests {
     };
 
     use super::*;
-    use crate::workers::{
-        directions::{Directions, PatientWriter},
-        tests,
+    use crate::{
+        test_programs::program_to,
+        workers::directions::{Directions, PatientWriter},
     };
 
     fn program() -> Arc<Program> {
-        Arc::new(tests::program(0, &[-1]))
+        Arc::new(program_to(0, &[-1]))
     }
 
     fn batch(id: u64, bytes: usize) -> OutgoingBatch {

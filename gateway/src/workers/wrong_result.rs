@@ -65,11 +65,11 @@ mod tests {
     use packhorse_cluster::{Datatype, Shape};
 
     use super::*;
-    use crate::workers::tests::program;
+    use crate::test_programs::program_to;
 
     #[test]
     fn outputs_that_were_not_declared_so_are_refused() {
-        let program = program(8, &[-1, 2]);
+        let program = program_to(8, &[-1, 2]);
         let header = |datatype, shape: &[i64]| {
             TensorHeader::new(datatype, Shape::new(shape).unwrap()).unwrap()
         };

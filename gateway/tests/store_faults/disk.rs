@@ -5,6 +5,8 @@ use std::{
     ops::Range,
 };
 
+use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus as Random};
+
 /// The number of bytes that a disk writes as a whole.
 const SECTOR: usize = 512;
 
@@ -86,7 +88,7 @@ impl Disk {
             reads: 0,
             fault: None,
             is_off: false,
-            random: Random(seed),
+            random: Random::seed_from_u64(seed),
         }
     }
 
@@ -118,23 +120,23 @@ impl Disk {
     /// Returns the disk as it may be after a loss of power. What was not synced is there in parts: all of it, none, a beginning, or any
     /// sectors.
     pub(crate) fn after_power_loss(&self, seed: u64) -> Self {
-        let mut random = Random(seed);
-        let flavour = random.below(4);
+        let mut random = Random::seed_from_u64(seed);
+        let flavour = random.random_range(0..4);
         let mut files = BTreeMap::new();
         for (name, bytes) in &self.removed {
-            if random.below(2) == 0 {
+            if random.random() {
                 files.insert(name.clone(), File::durable(bytes.clone()));
             }
         }
         for (name, file) in &self.files {
-            if !file.has_durable_name && (flavour == 1 || random.below(2) == 0) {
+            if !file.has_durable_name && (flavour == 1 || random.random()) {
                 continue;
             }
             let mut bytes = file.durable.clone();
             let kept = match flavour {
                 0 => file.pending.len(),
                 1 => 0,
-                _ => random.below(file.pending.len() + 1),
+                _ => random.random_range(0..=file.pending.len()),
             };
             for (at, change) in file.pending.iter().enumerate() {
                 match flavour {
@@ -213,7 +215,7 @@ impl Disk {
         let stored = match (call, kind) {
             (Ok(()), _) => bytes.len(),
             (Err(_), Some(FaultKind::Full | FaultKind::Torn | FaultKind::PowerLoss)) => {
-                self.random.below(bytes.len())
+                self.random.random_range(0..bytes.len().max(1))
             }
             (Err(_), _) => 0,
         };
@@ -315,7 +317,7 @@ impl Pending {
 
     fn apply_beginning(&self, to: &mut Vec<u8>, random: &mut Random) {
         if let Self::Write(at, bytes) = self {
-            write(to, *at, &bytes[..random.below(bytes.len() + 1)]);
+            write(to, *at, &bytes[..random.random_range(0..=bytes.len())]);
         }
     }
 
@@ -323,13 +325,13 @@ impl Pending {
         match self {
             Self::Write(at, bytes) => {
                 for part in sectors(*at, bytes.len()) {
-                    if random.below(2) == 0 {
+                    if random.random() {
                         write(to, at + part.start, &bytes[part]);
                     }
                 }
             }
             Self::Truncate(length) => {
-                if random.below(2) == 0 {
+                if random.random() {
                     to.truncate(*length);
                 }
             }
@@ -358,22 +360,6 @@ fn write(to: &mut Vec<u8>, at: usize, bytes: &[u8]) {
 impl Fault {
     fn hits(&self, call: usize) -> bool {
         call == self.at || (self.lasts && call > self.at)
-    }
-}
-
-/// A generator of random numbers: the `SplitMix64` of Steele, Lea and Flood.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    /// Returns a number below `limit`, or 0.
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z % limit.max(1) as u64) as usize
     }
 }
 
