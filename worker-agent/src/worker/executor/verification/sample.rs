@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
 use packhorse_wire::TensorHeader;
+use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
 use crate::executor::stages::PreparedBatch;
 
@@ -75,21 +76,22 @@ impl Sample {
     /// Fills the inputs of a batch.
     pub(super) fn fill(self, batch: &mut dyn PreparedBatch, program: &Program, nudge: Nudge) {
         for (i, spec) in program.inputs.iter().enumerate() {
-            let numbers = Numbers(self.seed.wrapping_mul(1_000_003).wrapping_add(i as u64));
-            self.write(batch.input_mut(i), spec.datatype, numbers, nudge);
+            let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(i as u64);
+            self.write(batch.input_mut(i), spec.datatype, seed, nudge);
         }
     }
 
-    fn write(self, bytes: &mut [u8], datatype: Datatype, mut numbers: Numbers, nudge: Nudge) {
-        let mut nudges = Numbers(!numbers.0);
+    fn write(self, bytes: &mut [u8], datatype: Datatype, seed: u64, nudge: Nudge) {
+        let mut numbers = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let mut nudges = Xoshiro256PlusPlus::seed_from_u64(!seed);
         let mut float = |rounding: f64| {
             let value = match self.floats {
-                Floats::Normal => numbers.normal(),
-                Floats::Uniform => numbers.uniform(),
+                Floats::Normal => normal(&mut numbers),
+                Floats::Uniform => numbers.random(),
             };
             match nudge {
                 Nudge::None => value,
-                Nudge::Rounding if nudges.next().is_multiple_of(2) => value * (1.0 + rounding),
+                Nudge::Rounding if nudges.random() => value * (1.0 + rounding),
                 Nudge::Rounding => value * (1.0 - rounding),
             }
         };
@@ -112,7 +114,9 @@ impl Sample {
                 // Little-endian: the others of an element's bytes are zero.
                 for element in bytes.chunks_exact_mut(integer.width().unwrap_or(1)) {
                     element[0] = match self.integers {
-                        Integers::Below(limit) => numbers.below(if is_bool { 2 } else { limit }),
+                        Integers::Below(limit) => {
+                            numbers.random_range(0..if is_bool { 2 } else { limit })
+                        }
                         Integers::All(number) => number,
                     };
                 }
@@ -127,39 +131,18 @@ fn fill<const N: usize>(bytes: &mut [u8], mut next: impl FnMut() -> [u8; N]) {
     }
 }
 
-/// A sequence of random numbers (`SplitMix64`; Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014).
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn uniform(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Returns nearly a standard normal number: the sum of twelve uniform ones, whose variance is one.
-    fn normal(&mut self) -> f64 {
-        // Three draws of 64 bits have twelve numbers of 16 bits.
-        let sum: u64 = (0..3)
-            .map(|_| {
-                let drawn = self.next();
-                (0..4)
-                    .map(|part| (drawn >> (16 * part)) & 0xffff)
-                    .sum::<u64>()
-            })
-            .sum();
-        sum as f64 / 65_536.0 - 6.0
-    }
-
-    fn below(&mut self, limit: u8) -> u8 {
-        (self.next() % u64::from(limit.max(1))) as u8
-    }
+/// Returns nearly a standard normal number: the sum of twelve uniform ones, whose variance is one.
+fn normal(numbers: &mut Xoshiro256PlusPlus) -> f64 {
+    // Three draws of 64 bits have twelve numbers of 16 bits.
+    let sum: u64 = (0..3)
+        .map(|_| {
+            let drawn = numbers.next_u64();
+            (0..4)
+                .map(|part| (drawn >> (16 * part)) & 0xffff)
+                .sum::<u64>()
+        })
+        .sum();
+    sum as f64 / 65_536.0 - 6.0
 }
 
 #[cfg(test)]
@@ -176,7 +159,7 @@ mod tests {
 
     fn written(sample: Sample, datatype: Datatype, nudge: Nudge) -> Vec<u8> {
         let mut bytes = vec![9; 4096];
-        sample.write(&mut bytes, datatype, Numbers(sample.seed), nudge);
+        sample.write(&mut bytes, datatype, sample.seed, nudge);
         bytes
     }
 
