@@ -101,7 +101,7 @@ pub enum BatchError {
     /// [`RequestOutcome::Lost`]. The failure counts against the replica ([`Action::ReplicaEjected`]), unless the parts fail elsewhere too.
     ModelFailed,
     /// The batch took longer than it may, and its worker ends: the replica is ejected. Its requests are tried again as those of a lost batch; those that
-    /// cannot end as [`RequestOutcome::Failed`] if they were alone, and else as [`RequestOutcome::Lost`].
+    /// cannot be tried again end as [`RequestOutcome::Failed`] if they were alone, and else as [`RequestOutcome::Lost`].
     TimedOut,
     /// The replica had no memory for the batch: its requests are tried again where time and attempts allow, and batches of rows
     /// that are as long are at most half as large there for a while.
