@@ -46,6 +46,8 @@ use crate::{
     estimate::{EstimateInputs, EstimatedReplica, ModelEstimate, PlacementEstimate},
     first_fit,
 };
+#[cfg(test)]
+pub(crate) use score::SURGE;
 use score::Score;
 use search::{Search, SearchOptions};
 use search_limits::SearchLimits;

@@ -18,7 +18,7 @@ const HEADROOM: f64 = 0.1;
 /// The weight of the fraction in time at more than the expected rate where `max-min` compares models.
 const MAX_MIN_HEADROOM: f64 = 0.8;
 /// The weight of the fraction in time in a surge, once the expected rates are served.
-const SURGE: f64 = 0.005;
+pub(crate) const SURGE: f64 = 0.005;
 /// The cost of keeping all devices busy all the time: of two placements that serve the same, the one with less device time is better.
 const DEVICE_TIME_COST: f64 = 2e-3;
 /// The fixed cost of a replica, so that none is idle.

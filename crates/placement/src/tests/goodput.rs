@@ -366,6 +366,7 @@ proptest! {
         prop_assert!(device_seconds <= devices as f64 * 1.001, "{device_seconds} of {devices}");
     }
 
+    /// The search starts from the placement of `first-fit` or a better one; the replicas for surges may cost as much as a surge counts.
     #[test]
     fn the_value_of_the_plan_is_at_least_that_of_first_fit(
         rates in vec(1.0..3_000.0, 3), slo in 60_u64..400, devices in 1_usize..4,
@@ -374,7 +375,7 @@ proptest! {
         let models: Vec<(&str, f64, u64)> = names.iter().zip(&rates).map(|(name, rate)| (*name, *rate, slo)).collect();
         let problem = v100s(devices, &models);
         let value = |policy: &str| crate::goodput::value(&problem, &place(policy, &problem).replicas, Objective::Goodput);
-        prop_assert!(value("goodput") >= value("first-fit") - 1e-6);
+        prop_assert!(value("goodput") >= value("first-fit") - crate::goodput::SURGE);
     }
 }
 
