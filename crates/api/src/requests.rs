@@ -178,7 +178,7 @@ pub struct RequestView {
     pub reason: Option<String>,
     /// The time from its head to its end, in milliseconds.
     pub latency_ms: f64,
-    /// The model's latency objective (SLO) at that time, in milliseconds.
+    /// The time within which its answer was in time, in milliseconds: its own `timeout`, else the model's SLO.
     pub slo_ms: f64,
     /// The number of rows that it added to its batch.
     pub rows: u32,

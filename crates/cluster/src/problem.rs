@@ -14,6 +14,9 @@ pub struct DemandedModel {
     pub id: ModelId,
     /// The request rate to plan for.
     pub rate: RequestsPerSecond,
+    /// The part of the rate that is measured, which no plan for others may take from the model; none where nothing is measured, and
+    /// the rate counts as it is.
+    pub need: Option<RequestsPerSecond>,
     /// The latency objective (SLO), end to end at the gateway.
     pub slo: Duration,
     /// The largest number of rows in one batch, at least 1.

@@ -205,6 +205,16 @@ pub enum Shortfall {
         /// The model's rate.
         rate: RequestsPerSecond,
     },
+    /// What other models are measured to need leaves room for a part of the rate.
+    #[error(
+        "{planned:.1} of {rate} requests/s are planned for: more does not fit beside what the models are measured to need"
+    )]
+    Claims {
+        /// The rate that the plan is made for.
+        planned: RequestsPerSecond,
+        /// The model's rate.
+        rate: RequestsPerSecond,
+    },
     /// The policy gives no reason why the goodput is below the rate.
     #[error("{goodput} of {rate} requests/s")]
     Unexplained {

@@ -166,6 +166,12 @@ impl ArrivalRates {
         })
     }
 
+    /// Returns the rate that a model is measured to need in a plan that begins after the time `delay`.
+    pub(crate) fn needed(&self, name: &ModelName, delay: Duration) -> Option<RequestsPerSecond> {
+        let estimator = &self.models.get(name)?.estimator;
+        Some(estimator.needed_rate(self.horizon + delay))
+    }
+
     /// Returns the rate to plan with of the requests that are for a variant alone, if the plan begins after the time `delay`. It is never 0,
     /// so that every variant keeps a replica where there is room, and can take over at once.
     pub(crate) fn planned_alone(&self, variant: &ModelName, delay: Duration) -> RequestsPerSecond {

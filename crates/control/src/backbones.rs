@@ -237,6 +237,10 @@ impl<'a> MergedProblem<'a> {
         let model = DemandedModel {
             id: first.id.clone(),
             rate: RequestsPerSecond::new(rate).unwrap_or(first.rate),
+            need: all()
+                .map(|model| model.need.map(RequestsPerSecond::get))
+                .sum::<Option<f64>>()
+                .and_then(|need| RequestsPerSecond::new(need).ok()),
             slo: all().map(|model| model.slo).min().unwrap_or(first.slo),
             max_batch_size: all()
                 .map(|model| model.max_batch_size)

@@ -309,6 +309,14 @@ impl Controller {
         let mut rates: BTreeMap<ModelId, RequestsPerSecond> = servable
             .filter_map(|(id, _)| Some((id.clone(), self.demanded_rate(id, delay)?)))
             .collect();
+        let needs = if reasons.change_the_policy() {
+            BTreeMap::new()
+        } else {
+            let needs = rates.keys();
+            needs
+                .filter_map(|id| Some((id.clone(), self.needed_rate(id, delay)?)))
+                .collect()
+        };
         let families = self.state.models.families();
         let families: Vec<FamilyDemand> = families
             .map(|name| self.family_demand(name, delay))
@@ -322,6 +330,7 @@ impl Controller {
             policy,
             reasons,
             rates,
+            &needs,
             families,
             self.drains.overdue(),
         );
@@ -387,6 +396,19 @@ impl Controller {
             }
             Demand::Standby => Some(self.rates.planned_standby(id, delay)),
             Demand::Retired => None,
+        }
+    }
+
+    /// Returns the rate that a version is measured to need. `None` for a version whose requests others may take: a variant, or one
+    /// that gets only the requests which name it.
+    fn needed_rate(&self, id: &ModelId, delay: Duration) -> Option<RequestsPerSecond> {
+        let is_variant = self.state.models.newest(&id.name)?.spec.variant.is_some();
+        match self.state.traffic.demand(id) {
+            Demand::Share(share) if !is_variant && share > 0.0 => {
+                let rate = self.rates.needed(&id.name, delay)?;
+                RequestsPerSecond::new(rate.get() * share).ok()
+            }
+            _ => None,
         }
     }
 

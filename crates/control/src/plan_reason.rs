@@ -240,6 +240,19 @@ impl PlanReasons {
         self.reasons.iter().all(PlanReason::is_observation)
     }
 
+    /// Returns true if an admin asked for another way of planning, and so for what it costs each model.
+    pub(crate) fn change_the_policy(&self) -> bool {
+        let is_change = |reason: &PlanReason| {
+            matches!(
+                reason,
+                PlanReason::PolicyChanged(_)
+                    | PlanReason::OptionsChanged
+                    | PlanReason::DisciplineChanged(_)
+            )
+        };
+        self.reasons.iter().any(is_change)
+    }
+
     /// Adds the reasons that are not there already.
     pub(crate) fn extend(&mut self, reasons: Self) {
         for reason in reasons.reasons {

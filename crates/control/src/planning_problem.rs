@@ -25,12 +25,13 @@ const ASSUMED_DIMENSION: u64 = 128;
 const MAX_MEASURING: usize = 32;
 
 impl PlanningInput {
-    /// Returns the input for a cluster with these rates.
+    /// Returns the input for a cluster with these rates, of which models are measured to need these parts.
     pub(crate) fn new(
         state: &State,
         policy: String,
         reasons: PlanReasons,
         rates: BTreeMap<ModelId, RequestsPerSecond>,
+        needs: &BTreeMap<ModelId, RequestsPerSecond>,
         families: Vec<FamilyDemand>,
         overdue: &BTreeSet<NodeName>,
     ) -> Self {
@@ -81,7 +82,7 @@ impl PlanningInput {
             input.problem.profiles.remove(&model, &kind);
         }
         input.add_devices(state, &alone);
-        input.add_models(state, rates);
+        input.add_models(state, rates, needs);
         input.set_current(&state.planned_on(|_| true));
         input
     }
@@ -134,7 +135,12 @@ impl PlanningInput {
         alias
     }
 
-    fn add_models(&mut self, state: &State, rates: BTreeMap<ModelId, RequestsPerSecond>) {
+    fn add_models(
+        &mut self,
+        state: &State,
+        rates: BTreeMap<ModelId, RequestsPerSecond>,
+        needs: &BTreeMap<ModelId, RequestsPerSecond>,
+    ) {
         for (id, rate) in rates {
             let Some(model) = state
                 .models
@@ -152,6 +158,10 @@ impl PlanningInput {
                 let kinds = self.problem.devices.iter().map(|device| &device.kind);
                 let load_time = state.assumptions.load_time(&id);
                 let mut demanded = demanded_model(&model.spec, remaining, load_time);
+                demanded.need = needs.get(&id).map(|need| {
+                    let remaining = RequestsPerSecond::new(need.get() - pinned_rate);
+                    remaining.unwrap_or(RequestsPerSecond::ZERO)
+                });
                 if let Some(latency_scale) = state.assumptions.latency_scales.get(&id) {
                     demanded.latency_scale = *latency_scale;
                 }
@@ -198,6 +208,7 @@ fn demanded_model(spec: &ModelSpec, rate: RequestsPerSecond, load_time: Duration
     DemandedModel {
         id: spec.program.model.clone(),
         rate,
+        need: None,
         slo: spec.slo,
         max_batch_size: spec.program.rows_limit(),
         payload: payload(spec),

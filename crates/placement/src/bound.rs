@@ -39,7 +39,7 @@ pub fn goodput_bound(problem: &Problem, demands: &[Demand], devices: f64) -> f64
 }
 
 /// Returns the least time of a device that a request of a model costs on any device, in seconds; infinite if no device serves it in time.
-fn least_cost(problem: &Problem, model: ModelIndex, latency_scale: f64) -> f64 {
+pub(crate) fn least_cost(problem: &Problem, model: ModelIndex, latency_scale: f64) -> f64 {
     let spec = &problem.models[model.0];
     let on_device = |device: DeviceIndex| {
         let profile = problem.profile(model, device)?;

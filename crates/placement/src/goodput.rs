@@ -46,6 +46,7 @@ use crate::{
     estimate::{EstimateInputs, EstimatedReplica, ModelEstimate, PlacementEstimate},
     first_fit,
 };
+pub(crate) use idle_models::place_idle_models;
 #[cfg(test)]
 pub(crate) use score::SURGE;
 use score::Score;
@@ -80,7 +81,7 @@ impl Policy for Goodput {
             (replicas, estimates) = found;
         }
         rare_models::place_rare_models(problem, &candidates, &mut replicas, &mut estimates);
-        idle_models::place_idle_models(problem, &candidates, &mut replicas);
+        place_idle_models(problem, &candidates, &mut replicas);
         sort(&mut replicas);
         Ok(Plan {
             policy: NAME,

@@ -8,6 +8,7 @@ mod batch_step;
 mod bound;
 mod budget;
 mod candidates;
+mod claims;
 mod device_classes;
 mod devices_needed;
 mod duty_cycle;

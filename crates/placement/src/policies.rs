@@ -149,6 +149,7 @@ pub struct UnknownPolicy {
 ///     models: vec![DemandedModel {
 ///         id: "resnet".parse()?,
 ///         rate: RequestsPerSecond::new(100.0)?,
+///         need: None,
 ///         slo: Duration::from_millis(200),
 ///         max_batch_size: 8,
 ///         payload: ByteCount::new(602_112),

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{BatchStep, ModelForecast, Plan, PlannedReplica, Problem};
 
-use crate::{Budget, PlaceError, PlanningOptions, Predictor, batch_step};
+use crate::{Budget, PlaceError, PlanningOptions, Predictor, batch_step, claims::Claims};
 
 /// A placement policy.
 pub trait Policy: Sync {
@@ -53,7 +53,7 @@ impl PolicyEntry {
         self.place_with(problem, &PlanningOptions::default(), budget)
     }
 
-    /// Plans with the given options.
+    /// Plans with the given options. The plan keeps what models are measured to need, as far as such a plan is found.
     ///
     /// # Errors
     /// If the problem is not valid, or the budget does not suffice.
@@ -64,6 +64,27 @@ impl PolicyEntry {
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         problem.validate().map_err(PlaceError::Invalid)?;
+        let mut place = |problem: &Problem| self.place_once(problem, options, budget);
+        let mut plan = match Claims::new(problem) {
+            Some(claims) => claims.place(place)?,
+            None => place(problem)?,
+        };
+        for replica in &mut plan.replicas {
+            let profile = problem.profile(replica.model, replica.device);
+            replica.memory = profile.and_then(|profile| profile.memory(replica.batch_size));
+        }
+        debug_assert_eq!(plan.policy, self.name);
+        debug_assert_eq!(plan.violations(problem), []);
+        Ok(plan)
+    }
+
+    /// Plans for the rates of the problem, whatever models keep by it.
+    fn place_once(
+        &self,
+        problem: &Problem,
+        options: &PlanningOptions,
+        budget: &mut Budget<'_>,
+    ) -> Result<Plan, PlaceError> {
         let mut plan = self.policy.place(problem, options, budget)?;
         if options.policy.batch_step == BatchStep::Bda {
             batch_step::decide_batches(problem, options, &mut plan);
@@ -71,12 +92,6 @@ impl PolicyEntry {
                 plan.models = forecasts;
             }
         }
-        for replica in &mut plan.replicas {
-            let profile = problem.profile(replica.model, replica.device);
-            replica.memory = profile.and_then(|profile| profile.memory(replica.batch_size));
-        }
-        debug_assert_eq!(plan.policy, self.name);
-        debug_assert_eq!(plan.violations(problem), []);
         Ok(plan)
     }
 

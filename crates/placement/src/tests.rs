@@ -69,6 +69,7 @@ pub(crate) fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
     DemandedModel {
         id: name.parse().unwrap(),
         rate: RequestsPerSecond::new(rate).unwrap(),
+        need: None,
         slo: Duration::from_millis(slo_ms),
         max_batch_size: 128,
         payload: ByteCount::new(602_112),

@@ -306,6 +306,7 @@ fn add_model(
     problem.models.push(DemandedModel {
         id: id.clone(),
         rate: spec.rate,
+        need: Some(RequestsPerSecond::ZERO),
         slo: spec.slo,
         ..other.clone()
     });

@@ -106,6 +106,7 @@ impl Pool {
             problem.models.push(DemandedModel {
                 id: id.clone(),
                 rate: RequestsPerSecond::new(1.0)?,
+                need: None,
                 slo: one.unwrap_or_default().mul_f64(times) + Duration::from_millis(5),
                 max_batch_size: 128,
                 payload: ByteCount::new(602_112),
@@ -223,6 +224,7 @@ mod tests {
         let model = |name: &str| DemandedModel {
             id: name.parse().expect("a name"),
             rate: RequestsPerSecond::new(rate).expect("a rate"),
+            need: None,
             slo: Duration::from_millis(100),
             max_batch_size: 8,
             payload: ByteCount::new(0),

@@ -12,6 +12,7 @@ fn model(name: &str, rate: f64, slo_ms: u64, max_batch_size: u32) -> DemandedMod
     DemandedModel {
         id: name.parse().unwrap(),
         rate: rps(rate),
+        need: None,
         slo: Duration::from_millis(slo_ms),
         max_batch_size,
         payload: ByteCount::new(100),

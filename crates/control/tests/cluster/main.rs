@@ -4,6 +4,7 @@
 #![expect(clippy::print_stdout, reason = "the trace of a history")]
 
 mod backbones;
+mod claims;
 mod clients;
 mod data_plane;
 mod drains;

@@ -25,6 +25,11 @@ impl Random {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
+    /// Returns a whole number from 0 to below `count`.
+    pub(crate) fn below(&mut self, count: usize) -> usize {
+        (self.unit() * count as f64) as usize
+    }
+
     /// Returns true with this probability.
     pub(crate) fn happens(&mut self, probability: f64) -> bool {
         self.unit() < probability

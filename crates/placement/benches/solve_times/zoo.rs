@@ -91,6 +91,7 @@ pub(crate) fn demand(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
     DemandedModel {
         id: name.parse().expect("a name"),
         rate: RequestsPerSecond::new(rate).expect("a rate"),
+        need: None,
         slo: Duration::from_millis(slo_ms),
         max_batch_size: 128,
         payload: ByteCount::new(602_112),

@@ -9,7 +9,7 @@ use crate::candidates::Candidates;
 
 /// Adds one replica of the smallest batch size for every model that expects no requests: on the device where it runs now, else
 /// on the one with the most memory left.
-pub(super) fn place_idle_models(
+pub(crate) fn place_idle_models(
     problem: &Problem,
     candidates: &Candidates<'_>,
     replicas: &mut Vec<PlannedReplica>,

@@ -472,6 +472,7 @@ fn parse_model(
     Ok(DemandedModel {
         id,
         rate: requests_per_second(at("rate_rps"), entry.rate_rps)?,
+        need: None,
         slo: duration(
             at("slo_ms"),
             positive(at("slo_ms"), entry.slo_ms, 1e10)?,

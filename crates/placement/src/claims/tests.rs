@@ -1,0 +1,226 @@
+//! Tests of what models keep, with plans of `goodput` and of other policies.
+
+use std::{cmp::Ordering, fmt::Write as _};
+
+use packhorse_cluster::{Plan, PlannedReplica, Problem, RequestsPerSecond, Shortfall};
+use proptest::{collection::vec, prelude::*};
+
+use super::max_min_level;
+use crate::{
+    Budget, PlanningOptions, estimate, policy,
+    tests::{device, equal_devices, profiles},
+};
+
+/// Profiles of `n` models with a time of `ms` for batches of 1 to 16 that grows by half of it, and 400 MiB.
+fn rows(models: &[(String, f64)]) -> String {
+    let mut text = String::new();
+    for (name, ms) in models {
+        for (size, factor) in [(1, 1.0), (4, 1.5), (16, 3.0)] {
+            writeln!(text, "{name},g,{size},,{},,400,90,,", ms * factor).unwrap();
+        }
+    }
+    text
+}
+
+/// Returns a problem of devices of 4 GiB with models of these times in ms, rates, and needs, with SLOs of 200 ms.
+fn problem(devices: usize, models: &[(f64, f64, f64)]) -> Problem {
+    let names: Vec<String> = (0..models.len()).map(|index| format!("m{index}")).collect();
+    let times: Vec<(String, f64)> = names
+        .iter()
+        .cloned()
+        .zip(models.iter().map(|model| model.0))
+        .collect();
+    let demands: Vec<(&str, f64, u64)> = names
+        .iter()
+        .zip(models)
+        .map(|(name, model)| (name.as_str(), model.1, 200))
+        .collect();
+    let table = profiles(&rows(&times));
+    let mut problem = equal_devices(device("g", 4_096), devices, &demands, table);
+    for (model, (_, _, need)) in problem.models.iter_mut().zip(models) {
+        model.need = RequestsPerSecond::new(*need).ok();
+    }
+    problem
+}
+
+fn place(name: &str, problem: &Problem) -> Plan {
+    let options = PlanningOptions::default();
+    let plan = policy(name).unwrap();
+    let plan = plan.place_with(problem, &options, &mut Budget::unlimited());
+    let plan = plan.unwrap();
+    assert_eq!(plan.violations(problem), []);
+    plan
+}
+
+fn count(plan: &[PlannedReplica], model: usize) -> usize {
+    plan.iter()
+        .filter(|replica| replica.model.0 == model)
+        .count()
+}
+
+/// Returns the estimated goodput of each model when requests come at the rates of the needs.
+fn at_needs(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<f64> {
+    let mut measured = problem.clone();
+    for model in &mut measured.models {
+        model.rate = model.need.unwrap_or(model.rate);
+    }
+    let forecasts = estimate(&measured, replicas);
+    forecasts.iter().map(|model| model.goodput.get()).collect()
+}
+
+#[test]
+fn guessed_rates_of_newcomers_take_no_served_model_down() {
+    // Four served models with little traffic on one device, and six newcomers that say 60 requests/s each.
+    let mut before = problem(1, &[(20.0, 5.0, 5.0); 4]);
+    before.current = place("goodput", &before).replicas;
+    let mut models = vec![(20.0, 5.0, 5.0); 4];
+    models.extend([(8.0, 60.0, 0.01); 6]);
+    let mut after = problem(1, &models);
+    after.current.clone_from(&before.current);
+    for name in ["goodput", "first-fit", "exclusive"] {
+        let plan = place(name, &after);
+        let kept = at_needs(&after, &plan.replicas);
+        for model in 0..4 {
+            assert!(count(&plan.replicas, model) > 0, "{name}: {plan:?}");
+            assert!(kept[model] > 4.9, "{name}: {kept:?}");
+        }
+    }
+    // The newcomers have homes, and are told what they are planned for.
+    let plan = place("goodput", &after);
+    for model in 4..10 {
+        assert!(count(&plan.replicas, model) > 0, "{plan:?}");
+    }
+    let told = plan.models[4..]
+        .iter()
+        .filter(|model| model.shortfall.is_some());
+    assert!(told.count() > 0, "{plan:?}");
+    // Without needs the rates are facts, and serving the cheap requests is right.
+    for model in &mut after.models {
+        model.need = None;
+    }
+    let plan = place("goodput", &after);
+    assert!((0..4).any(|model| count(&plan.replicas, model) == 0));
+}
+
+#[test]
+fn reservations_that_do_not_fit_leave_every_model_a_home() {
+    // Nothing is served yet, and all guess too much.
+    let plan_of = |need: f64| {
+        let mut models = vec![(40.0, 30.0, need); 3];
+        models.extend([(4.0, 400.0, need); 3]);
+        let problem = problem(1, &models);
+        place("goodput", &problem)
+    };
+    let plan = plan_of(0.01);
+    for model in 0..6 {
+        assert!(count(&plan.replicas, model) > 0, "{model}: {plan:?}");
+    }
+    let is_told = |shortfall: &Option<Shortfall>| shortfall.is_some();
+    assert!(plan.models.iter().any(|model| is_told(&model.shortfall)));
+}
+
+#[test]
+fn an_overload_of_one_model_leaves_its_neighbours_what_they_need() {
+    let mut before = problem(1, &[(20.0, 15.0, 15.0), (30.0, 5.0, 5.0), (30.0, 5.0, 5.0)]);
+    before.current = place("goodput", &before).replicas;
+    let mut after = problem(
+        1,
+        &[(20.0, 400.0, 400.0), (30.0, 5.0, 5.0), (30.0, 5.0, 5.0)],
+    );
+    after.current.clone_from(&before.current);
+    let plan = place("goodput", &after);
+    let told = &plan.models[0].shortfall;
+    assert!(told.is_some(), "{plan:?}");
+    for model in 1..3 {
+        assert!(count(&plan.replicas, model) > 0, "{plan:?}");
+        assert!(plan.models[model].goodput.get() > 4.8, "{plan:?}");
+    }
+}
+
+#[test]
+fn a_newcomer_with_traffic_gets_its_fair_share() {
+    // One model has the whole device; another one comes and is measured to need as much.
+    let mut before = problem(1, &[(20.0, 200.0, 200.0)]);
+    before.current = place("goodput", &before).replicas;
+    let mut after = problem(1, &[(20.0, 200.0, 200.0), (20.0, 200.0, 200.0)]);
+    after.current.clone_from(&before.current);
+    let plan = place("goodput", &after);
+    assert!(count(&plan.replicas, 1) > 0, "{plan:?}");
+    let shares: Vec<f64> = plan
+        .models
+        .iter()
+        .map(|model| model.goodput.get())
+        .collect();
+    assert!(shares[1] > 0.3 * shares[0], "{shares:?}");
+}
+
+#[test]
+fn models_that_no_device_can_hold_hold_nothing_up() {
+    let mut problem = problem(1, &[(20.0, 5.0, 5.0), (500.0, 5.0, 5.0)]);
+    let plan = place("goodput", &problem);
+    assert_eq!(count(&plan.replicas, 1), 0);
+    assert_eq!(plan.models[0].shortfall, None);
+    problem.current = plan.replicas.clone();
+    assert_eq!(place("goodput", &problem), plan);
+}
+
+#[test]
+fn a_current_replica_that_breaks_a_rule_is_no_claim() {
+    let mut problem = problem(2, &[(20.0, 5.0, 5.0)]);
+    problem.current = place("goodput", &problem).replicas;
+    problem.current[0].batch_size = 4_000;
+    let plan = place("goodput", &problem);
+    assert_eq!(plan.models[0].shortfall, None);
+    assert_eq!(plan.violations(&problem), []);
+}
+
+#[test]
+fn levels_divide_the_capacity() {
+    for (demands, capacity, expected) in [
+        (vec![1.0, 2.0], 4.0, f64::INFINITY),
+        (vec![1.0, 5.0, 9.0], 9.0, 4.0),
+        (vec![6.0, 6.0], 4.0, 2.0),
+        (vec![], 4.0, f64::INFINITY),
+    ] {
+        let level = max_min_level(&mut demands.clone(), capacity);
+        assert_eq!(level.total_cmp(&expected), Ordering::Equal, "{demands:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    /// Models are registered with guesses one after the other, and measured afterwards.
+    #[test]
+    fn no_registration_takes_what_another_model_is_measured_to_need(
+        devices in 1_usize..4,
+        models in vec((4.0..40.0_f64, 0.0..40.0_f64, 1.0..400.0_f64), 2..7),
+    ) {
+        let mut all: Vec<(f64, f64, f64)> = Vec::new();
+        let mut current = Vec::new();
+        for (ms, need, guess) in models {
+            let number = all.len();
+            all.push((ms, guess, 0.01));
+            let mut problem = problem_with(devices, &all, &current);
+            let plan = place("goodput", &problem);
+            let (before, after) = (at_needs(&problem, &current), at_needs(&problem, &plan.replicas));
+            for model in 0..number {
+                let was_served = count(&current, model) > 0;
+                prop_assert!(!was_served || count(&plan.replicas, model) > 0, "{model} of {all:?}: {plan:?}");
+                prop_assert!(
+                    after[model] >= 0.89 * before[model] - 0.02,
+                    "{model} of {all:?}: {before:?} {after:?}"
+                );
+            }
+            all[number] = (ms, need.max(guess), need.max(0.01));
+            problem = problem_with(devices, &all, &plan.replicas);
+            current = place("goodput", &problem).replicas;
+        }
+    }
+}
+
+fn problem_with(devices: usize, models: &[(f64, f64, f64)], current: &[PlannedReplica]) -> Problem {
+    let mut problem = problem(devices, models);
+    problem.current = current.to_vec();
+    problem
+}
