@@ -197,11 +197,12 @@ impl ModelTelemetry {
         }
     }
 
-    /// Begins a valid request whose head arrived at `arrived`. One for the model's family is counted where it ends, by default here.
+    /// Begins a valid request whose head arrived at `arrived` and whose answer is in time within `time_allowed`. One for the model's
+    /// family is counted where it ends, by default here.
     pub(crate) fn begin_request(
         self: &Arc<Self>,
         arrived: Time,
-        slo: Duration,
+        time_allowed: Duration,
         rows: u32,
         for_family: bool,
     ) -> RequestMeter {
@@ -213,7 +214,7 @@ impl ModelTelemetry {
         RequestMeter {
             model: Arc::clone(self),
             arrived,
-            slo,
+            slo: time_allowed,
             receive,
             rows,
             identity: None,

@@ -278,9 +278,9 @@ async fn answer(
     }
     let slo = model.spec.slo;
     let telemetry = &requested.last().telemetry;
-    let meter = telemetry.begin_request(arrival.at, slo, rows, requested.family.is_some());
-    let meter = meter.identified(identity);
     let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
+    let meter = telemetry.begin_request(arrival.at, time_allowed, rows, requested.family.is_some());
+    let meter = meter.identified(identity);
     let submission = Submission {
         requested: requested.clone(),
         tenant: arrival.tenant,

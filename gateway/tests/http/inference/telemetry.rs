@@ -6,13 +6,15 @@ use std::{
 };
 
 use packhorse_api::ServerTiming;
+use packhorse_cluster::ModelSpec;
+use packhorse_gateway::{api::inference::InferenceLimits, driver::DataPlaneConfig};
 use packhorse_wire::FailureKind;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::support::{
     PATIENCE,
-    inference_gateway::{InferenceGateway, double_request},
+    inference_gateway::{InferenceGateway, double_model, double_request},
     until,
     worker::{STAGES, double},
 };
@@ -197,6 +199,28 @@ async fn the_wait_in_the_drivers_inbox_is_a_stage() {
         );
         assert!(metrics.contains(&count), "{metrics}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_within_the_timeout_of_its_request_is_in_time_whatever_the_slo_is() {
+    let slo = Duration::from_millis(1);
+    let mut gateway =
+        InferenceGateway::start_with(DataPlaneConfig::default(), InferenceLimits::default()).await;
+    gateway.add_model(ModelSpec {
+        slo,
+        ..double_model()
+    });
+    let worker = gateway.add_worker("double:1", 0).await;
+    let mut request = double_request(1, 1.0);
+    request["parameters"] = json!({"timeout": 30_000_000});
+    let answered = gateway.begin("/v2/models/double/infer", &request);
+    let batch = worker.batch().await;
+    tokio::time::sleep(2 * slo).await;
+    batch.answer(double(&batch)).await;
+    assert_eq!(answered.await.unwrap().status, 200);
+    let metrics = gateway.metrics();
+    let met = "packhorse_slo_met_total{model=\"double\",version=\"1\"} 1\n";
+    assert!(metrics.contains(met), "{metrics}");
 }
 
 #[tokio::test]
