@@ -1,4 +1,4 @@
-"""Measures how far attacks on one model reach another; writes docs/benchmarks/isolation.md.
+"""Measures how far attacks on one model reach another, and those of one key another key; writes docs/benchmarks/isolation.md.
 
     cargo xtask bench isolation
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import median
 
 import cluster as cluster_module
+import key_isolation
 import models
 from cluster import BUILD, Cluster
 from conftest import simulated_devices
@@ -89,12 +90,24 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6, help="time of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each attack, of which the median counts")
     parser.add_argument("--before", type=Path, metavar="FOLDER", help="other programs to measure, for comparison")
+    parser.add_argument("--between", choices=["models", "keys", "both"], default="both", help="what attacks what")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
     given = parser.parse_args()
     parts = {}
     with tempfile.TemporaryDirectory() as folder:
-        parts["isolation"] = table(matrix(made(Path(folder) / "isolation"), given.seconds, given.rounds))
-        if given.before:
+        if given.between != "keys":
+            parts["models"] = table(matrix(made(Path(folder) / "models"), given.seconds, given.rounds))
+        if given.between != "models":
+            found = key_isolation.measure(made(Path(folder) / "keys"), given.seconds, given.rounds)
+            parts["keys"] = [*key_isolation.table(found), "", key_isolation.verdict(found)]
+            print(*parts["keys"], sep="\n")
+        if given.before and given.between == "keys":
+            now, cluster_module.PROGRAMS = cluster_module.PROGRAMS, given.before.absolute()
+            found = key_isolation.measure(made(Path(folder) / "before"), given.seconds, given.rounds)
+            parts["keys before"] = key_isolation.table(found)
+            print(*parts["keys before"], sep="\n")
+            cluster_module.PROGRAMS = now
+        elif given.before:
             now, cluster_module.PROGRAMS = cluster_module.PROGRAMS, given.before.absolute()
             parts["before"] = table(matrix(made(Path(folder) / "before"), given.seconds, given.rounds))
             cluster_module.PROGRAMS = now
@@ -108,31 +121,67 @@ def made(folder: Path) -> Path:
 
 
 def write(parts: dict[str, list[str]], given: argparse.Namespace) -> None:
-    command = f"cargo xtask bench isolation --seconds {given.seconds:g} --rounds {given.rounds}"
-    _, mark, kept = REPORT.read_text().partition("The same of version 0.1.0")
+    """Writes the page. What was not measured now stays as it is there."""
+    _, *kept = REPORT.read_text().split("\n## ")
+    kept = {section.split("\n")[0]: f"## {section.rstrip()}" for section in kept}
+    models, keys = "Attacks on one model beside another", "Attacks of one key beside another"
+    if "models" in parts:
+        kept[models] = models_section(models, parts, given, kept[models])
+    if "keys" in parts:
+        kept[keys] = keys_section(keys, parts, given, kept.get(keys, ""))
+    REPORT.write_text(f"# Isolation between models and between keys\n\n{kept[models]}\n\n{kept[keys]}\n")
+
+
+def made_by(given: argparse.Namespace, between: str) -> str:
+    command = f"cargo xtask bench isolation --between {between} --seconds {given.seconds:g} --rounds {given.rounds}"
+    return f"""Made by `{command}` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build.
+Gateway, agent, workers (simulated devices), clients and attackers share these cores, and the attackers are Python processes that take what they can get.
+The load average at the end was {os.getloadavg()[1]:.0f}: what is far above the number of cores is the work of others, which shows in every p99."""
+
+
+def models_section(title: str, parts: dict[str, list[str]], given: argparse.Namespace, former: str) -> str:
+    _, mark, kept = former.partition("The same of version 0.1.0")
     # What was measured of the earlier version stays until it is measured again.
     before = mark + kept.rstrip()
     if given.before:
         rows = "\n".join(parts["before"])
         before = f"The same of version 0.1.0, before the limits of [limits.md](../limits.md):\n\n{rows}"
-    text = f"""# Isolation between models
+    return f"""## {title}
 
-Made by `{command}` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build. Gateway, agent, workers (simulated devices), victim and attacker share
-these cores, and the attackers are Python processes that take what they can get. The load average at the end was {os.getloadavg()[1]:.0f}: what is far above the number of
-cores is the work of others, which shows in every p99.
-
-## Attacks on one model beside another
+{made_by(given, "models")}
 
 A client of the model `victim` sends {VICTIM_RPS:.0f} small requests/s; its device takes {LATENCY_MS["victim"]:.0f} ms for a batch. Meanwhile another process attacks models
 on other devices of the same gateway, or, for comparison, a sink: a process that reads, answers at once and does nothing else. The sink takes processor time from the
 victim, too, so that the ratio shows what the gateway adds. The memory is the largest resident memory of the gateway, whose budget for requests is {BUDGET >> 20} MiB.
 Medians of {given.rounds} rounds of {given.seconds:.0f} s.
 
-{chr(10).join(parts.get("isolation", []))}
+{chr(10).join(parts["models"])}
 
-{before}
-"""
-    REPORT.write_text(text)
+{before}"""
+
+
+def keys_section(title: str, parts: dict[str, list[str]], given: argparse.Namespace, former: str) -> str:
+    kit = key_isolation
+    _, mark, kept = former.partition("The same before")
+    before = mark + kept.rstrip()
+    if "keys before" in parts:
+        rows = "\n".join(parts["keys before"])
+        before = f"The same before keys had shares of anything but the queue ([fault 51](../faults.md)):\n\n{rows}"
+    return f"""## {title}
+
+{made_by(given, "keys")}
+
+A greedy and a quiet key send to the same model, whose device takes {kit.BATCH_MS:.0f} ms for a batch of 8; its SLO is {kit.SLO_MS} ms.
+The quiet one has {kit.QUIET_CLIENTS} clients that send {kit.QUIET_RPS:.0f} requests/s each, or 2.5/s of 100 KB: alone, while the greedy one attacks a sink, and while it attacks the gateway, in turn.
+The ratio to the sink is what the gateway adds to the processor time that any attacker takes on the same cores, although attackers have a niceness of 10.
+Refused is every answer to the quiet key that is not 200, and every connection that was closed on it.
+The gateway has {kit.BUDGET >> 20} MiB for requests and {kit.CONNECTIONS} connections; the memory is its largest resident memory in the attack.
+Only the attack on in-flight requests is on another model, with answers of {kit.WIDE / 1e6:.0f} MB.
+Medians of {given.rounds} rounds of {given.seconds:g} s.
+
+{chr(10).join(parts["keys"])}
+
+{before}""".rstrip()
 
 
 if __name__ == "__main__":

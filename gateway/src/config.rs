@@ -266,8 +266,8 @@ pub struct Options {
     )]
     pub body_limit_bytes: u64,
 
-    /// Memory budget for all inference requests together, from a request's first byte to the last byte of its answer, in bytes; one
-    /// model may hold at most as much of it as is free
+    /// Memory budget for all inference requests together, from a request's first byte to the last byte of its answer, in bytes; the
+    /// requests of one client to one model hold at most half of it
     #[arg(
         long,
         env = "PACKHORSE_PAYLOAD_BUDGET_BYTES",

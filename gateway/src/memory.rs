@@ -3,16 +3,24 @@
 //! A reservation stays with the bytes that it is for ([`Reservation::hold`]): it ends when the last of them is dropped, wherever that
 //! is, so that a client that hangs up does not end it while its bytes are still queued.
 //!
-//! One model may hold at most as much as is free. So a model alone gets half of the budget, two greedy ones get a third each, and
-//! there is always room for another. Source: A. K. Choudhury, E. L. Hahne, Dynamic queue length thresholds for shared-memory packet
-//! switches, IEEE/ACM Transactions on Networking 6(2), 1998, with α = 1.
+//! A model may hold at most twice as much as is free, and a tenant as much as its model has left of that. So one greedy tenant of one model gets
+//! half of the budget, those of two models a third each, and two of one model two sevenths each. There is always room for another tenant of the
+//! same model, and for another model at least a third of the budget. Source: A. K. Choudhury, E. L. Hahne, Dynamic queue length thresholds
+//! for shared-memory packet switches, IEEE/ACM Transactions on Networking 6(2), 1998, with α = 2 for models; within a model with α = 1.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, Ordering::Relaxed},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
 };
 
 use bytes::Bytes;
+use packhorse_serving::TenantKey;
+
+/// The fewest tenants of a model for which those that hold nothing are looked for.
+const MIN_TENANTS: usize = 64;
 
 /// A number of bytes that all reservations share.
 #[derive(Clone, Debug)]
@@ -25,8 +33,27 @@ pub(crate) struct MemoryBudget {
 
 /// The part of the budget that one model holds. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct ModelMemory {
+pub(crate) struct ModelMemory(Arc<ModelBooks>);
+
+#[derive(Debug)]
+struct ModelBooks {
     budget: MemoryBudget,
+    used: AtomicU64,
+    tenants: Mutex<Tenants>,
+}
+
+/// The bytes that each tenant of a model holds.
+#[derive(Debug, Default)]
+struct Tenants {
+    used: BTreeMap<TenantKey, Arc<AtomicU64>>,
+    /// The number of tenants at which those that hold nothing are removed.
+    sweep_at: usize,
+}
+
+/// The bytes that a tenant of a model holds. Clones share them.
+#[derive(Clone, Debug)]
+pub(crate) struct TenantMemory {
+    model: ModelMemory,
     used: Arc<AtomicU64>,
 }
 
@@ -36,9 +63,11 @@ pub(crate) enum MemoryExhausted {
     /// All requests together hold the whole budget.
     #[error("the gateway's memory budget for requests is exhausted; retry later")]
     Budget,
-    /// The model's requests hold as much as is free.
-    #[error("the requests of the model hold its share of the gateway's memory budget; retry later")]
-    ModelShare,
+    /// The tenant's requests hold as much as the others of the model leave of what is free.
+    #[error(
+        "the requests of this client to the model hold their share of the gateway's memory budget; retry later"
+    )]
+    TenantShare,
 }
 
 impl MemoryBudget {
@@ -78,40 +107,87 @@ impl MemoryBudget {
 
     /// Returns the books of a model that holds nothing.
     pub(crate) fn model(&self) -> ModelMemory {
-        ModelMemory {
+        ModelMemory(Arc::new(ModelBooks {
             budget: self.clone(),
-            used: Arc::default(),
-        }
+            used: AtomicU64::default(),
+            tenants: Mutex::default(),
+        }))
     }
 }
 
 impl ModelMemory {
+    /// Returns the books of a tenant.
+    pub(crate) fn tenant(&self, tenant: TenantKey) -> TenantMemory {
+        let tenants = self.0.tenants.lock();
+        let mut tenants = tenants.unwrap_or_else(PoisonError::into_inner);
+        TenantMemory {
+            model: self.clone(),
+            used: tenants.of(tenant),
+        }
+    }
+
+    /// Returns an empty reservation, which is no tenant's.
+    pub(crate) fn reservation(&self) -> Reservation {
+        let nobody = TenantMemory {
+            model: self.clone(),
+            used: Arc::default(),
+        };
+        nobody.reservation()
+    }
+}
+
+impl Tenants {
+    fn of(&mut self, tenant: TenantKey) -> Arc<AtomicU64> {
+        if let Some(used) = self.used.get(&tenant) {
+            return Arc::clone(used);
+        }
+        if self.used.len() >= self.sweep_at {
+            // Others have a clone only for as long as they hold something.
+            self.used.retain(|_, used| Arc::strong_count(used) > 1);
+            self.sweep_at = (2 * self.used.len()).max(MIN_TENANTS);
+        }
+        Arc::clone(self.used.entry(tenant).or_default())
+    }
+}
+
+impl TenantMemory {
     /// Returns an empty reservation.
     pub(crate) fn reservation(&self) -> Reservation {
         Reservation {
-            model: self.clone(),
+            tenant: self.clone(),
             bytes: 0,
         }
+    }
+
+    /// Counts bytes of a model's memory as this tenant's, until they are dropped.
+    pub(crate) fn charge(&self, bytes: Bytes) -> Bytes {
+        let length = bytes.len() as u64;
+        self.used.fetch_add(length, Relaxed);
+        Bytes::from_owner(ChargedBytes {
+            bytes,
+            used: Arc::clone(&self.used),
+        })
     }
 }
 
 /// Reserved bytes of the budget, which are released when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    model: ModelMemory,
+    tenant: TenantMemory,
     bytes: u64,
 }
 
 impl Reservation {
     /// Reserves more bytes.
     pub(crate) fn grow(&mut self, bytes: u64) -> Result<(), MemoryExhausted> {
-        let (all, model) = self.add(bytes);
-        let budget = &self.model.budget;
+        let before = self.add(bytes);
+        let budget = &self.tenant.model.0.budget;
         let limit = budget.limit.saturating_sub(budget.kept.load(Relaxed));
-        let exhausted = if all.saturating_add(bytes) > limit {
+        let free = limit.saturating_sub(before.all);
+        let exhausted = if bytes > free {
             MemoryExhausted::Budget
-        } else if model.saturating_add(bytes) > limit.saturating_sub(all) {
-            MemoryExhausted::ModelShare
+        } else if !before.allows(bytes, free) {
+            MemoryExhausted::TenantShare
         } else {
             return Ok(());
         };
@@ -127,8 +203,10 @@ impl Reservation {
     /// Releases reserved bytes.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         self.bytes -= bytes;
-        self.model.used.fetch_sub(bytes, Relaxed);
-        self.model.budget.used.fetch_sub(bytes, Relaxed);
+        let model = &self.tenant.model.0;
+        self.tenant.used.fetch_sub(bytes, Relaxed);
+        model.used.fetch_sub(bytes, Relaxed);
+        model.budget.used.fetch_sub(bytes, Relaxed);
     }
 
     /// Reserves more bytes, or releases some, so that it is this many.
@@ -146,7 +224,7 @@ impl Reservation {
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         self.bytes -= bytes;
         Self {
-            model: self.model.clone(),
+            tenant: self.tenant.clone(),
             bytes,
         }
     }
@@ -162,11 +240,30 @@ impl Reservation {
         })
     }
 
-    /// Adds bytes, and returns what all and what the model held before.
-    fn add(&mut self, bytes: u64) -> (u64, u64) {
+    /// Adds bytes, and returns what was held before.
+    fn add(&mut self, bytes: u64) -> Held {
         self.bytes += bytes;
-        let all = self.model.budget.used.fetch_add(bytes, Relaxed);
-        (all, self.model.used.fetch_add(bytes, Relaxed))
+        let model = &self.tenant.model.0;
+        Held {
+            all: model.budget.used.fetch_add(bytes, Relaxed),
+            model: model.used.fetch_add(bytes, Relaxed),
+            tenant: self.tenant.used.fetch_add(bytes, Relaxed),
+        }
+    }
+}
+
+/// The bytes that are held.
+struct Held {
+    all: u64,
+    model: u64,
+    tenant: u64,
+}
+
+impl Held {
+    /// Returns true if the tenant may hold this much more while so much is free.
+    fn allows(&self, bytes: u64, free: u64) -> bool {
+        let share = free.saturating_mul(2).checked_sub(self.model + bytes);
+        share.is_some_and(|share| self.tenant + bytes <= share)
     }
 }
 
@@ -187,9 +284,36 @@ impl AsRef<[u8]> for HeldBytes {
     }
 }
 
+/// Bytes that a tenant's books count until they are dropped.
+struct ChargedBytes {
+    bytes: Bytes,
+    used: Arc<AtomicU64>,
+}
+
+impl AsRef<[u8]> for ChargedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for ChargedBytes {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes.len() as u64, Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const TENANTS: [TenantKey; 3] = [TenantKey(1), TenantKey(2), TenantKey(3)];
+
+    /// Reserves as much as a tenant gets, in small parts.
+    fn fill(tenant: &TenantMemory) -> Reservation {
+        let mut held = tenant.reservation();
+        while held.grow(10).is_ok() {}
+        held
+    }
 
     #[test]
     fn what_is_given_back_can_be_taken_again() {
@@ -209,12 +333,7 @@ mod tests {
     #[test]
     fn a_greedy_model_leaves_room_for_others() {
         let budget = MemoryBudget::new(1200);
-        let [greedy, also_greedy, modest] = [(); 3].map(|()| budget.model());
-        let fill = |model: &ModelMemory| {
-            let mut held = model.reservation();
-            while held.grow(10).is_ok() {}
-            held
-        };
+        let [greedy, also_greedy, modest] = [(); 3].map(|()| budget.model().tenant(TENANTS[0]));
         let first = fill(&greedy);
         assert!((590..=610).contains(&first.bytes), "{first:?}");
         let second = fill(&also_greedy);
@@ -223,10 +342,77 @@ mod tests {
         assert_eq!(third.grow(100), Ok(()));
         assert_eq!(
             greedy.reservation().grow(10),
-            Err(MemoryExhausted::ModelShare)
+            Err(MemoryExhausted::TenantShare)
         );
         drop((first, second, third));
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_greedy_tenant_leaves_room_for_others_of_the_same_model() {
+        let budget = MemoryBudget::new(1400);
+        let model = budget.model();
+        let [greedy, also_greedy, modest] = TENANTS.map(|tenant| model.tenant(tenant));
+        let first = fill(&greedy);
+        assert!((690..=710).contains(&first.bytes), "{first:?}");
+        let mut second = modest.reservation();
+        assert_eq!(second.grow(100), Ok(()));
+        drop((first, second));
+        // Whoever comes first has more until he releases some.
+        let (mut first, mut second) = (greedy.reservation(), also_greedy.reservation());
+        while first.grow(10).is_ok() | second.grow(10).is_ok() {}
+        for held in [&first, &second] {
+            assert!((390..=410).contains(&held.bytes), "{held:?}");
+        }
+        assert_eq!(modest.reservation().grow(100), Ok(()));
+        assert_eq!(budget.model().reservation().grow(200), Ok(()));
+        drop((first, second));
+        assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn many_greedy_tenants_of_a_model_leave_a_third_to_other_models_and_room_for_one_more() {
+        let budget = MemoryBudget::new(30_000);
+        let model = budget.model();
+        let tenants = (0..50).map(|number| model.tenant(TenantKey(number)));
+        let mut held: Vec<_> = tenants.map(|tenant| tenant.reservation()).collect();
+        loop {
+            let grown = held.iter_mut().map(|held| held.grow(1).is_ok());
+            if grown.filter(|grown| *grown).count() == 0 {
+                break;
+            }
+        }
+        assert!(budget.used() <= 20_000, "{}", budget.used());
+        let newcomer = model.tenant(TenantKey(50));
+        assert_eq!(newcomer.reservation().grow(100), Ok(()));
+        assert_eq!(budget.model().reservation().grow(9_000), Ok(()));
+    }
+
+    #[test]
+    fn bytes_of_the_model_are_a_tenants_until_they_are_dropped() {
+        let budget = MemoryBudget::new(1200);
+        let model = budget.model();
+        let [greedy, modest, _] = TENANTS.map(|tenant| model.tenant(tenant));
+        let mut result = model.reservation();
+        result.force(600);
+        let charged = greedy.charge(Bytes::from(vec![0; 500]));
+        let mut more = greedy.reservation();
+        assert_eq!(more.grow(100), Err(MemoryExhausted::TenantShare));
+        assert_eq!(modest.reservation().grow(100), Ok(()));
+        drop(charged);
+        assert_eq!(more.grow(100), Ok(()));
+    }
+
+    #[test]
+    fn tenants_that_hold_nothing_take_no_memory() {
+        let model = MemoryBudget::new(100).model();
+        let held = model.tenant(TenantKey(0));
+        for number in 1..10_000 {
+            model.tenant(TenantKey(number));
+        }
+        let tenants = model.0.tenants.lock().unwrap();
+        assert!(tenants.used.len() <= MIN_TENANTS, "{}", tenants.used.len());
+        assert!(Arc::ptr_eq(&tenants.used[&TenantKey(0)], &held.used));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use packhorse_gateway::{
 };
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
     sync::Notify,
     time::{Instant, timeout},
 };
@@ -173,6 +173,55 @@ async fn one_connection_too_many_is_answered_503_and_closed() {
         }
     };
     timeout(PATIENCE, room_again).await.unwrap();
+}
+
+/// Connects from another address of this host.
+async fn connect_from(server: &Server, address: [u8; 4]) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((address, 0).into()).unwrap();
+    socket.connect(server.address()).await.unwrap()
+}
+
+#[tokio::test]
+async fn an_address_with_all_connections_gives_some_to_another_and_none_that_is_answered() {
+    let (server, reached, go) = server(GENEROUS).await;
+    let mut answered = TcpStream::connect(server.address()).await.unwrap();
+    answered.write_all(REQUEST).await.unwrap();
+    timeout(PATIENCE, reached.notified()).await.unwrap();
+    // Of the others one has had an answer, and the others have never sent anything.
+    let mut held = Vec::new();
+    for request in [
+        "",
+        "GET /quick HTTP/1.1\r\nhost: x\r\n\r\n",
+        "",
+        "",
+        "",
+        "",
+        "",
+    ] {
+        held.push(connect(&server, request).await);
+    }
+    read_until(&mut held[1], "quick").await;
+    assert!(ask(&server, "/quick").await.starts_with("HTTP/1.1 503 "));
+
+    let mut others = Vec::new();
+    for _ in 0..4 {
+        let mut other = connect_from(&server, [127, 0, 0, 2]).await;
+        other
+            .write_all(b"GET /quick HTTP/1.1\r\nhost: x\r\n\r\n")
+            .await
+            .unwrap();
+        read_until(&mut other, "quick").await;
+        others.push(other);
+    }
+    // Both have half of them by now.
+    let mut one_more = connect_from(&server, [127, 0, 0, 2]).await;
+    one_more.write_all(REQUEST).await.unwrap();
+    assert!(read_all(&mut one_more).await.starts_with("HTTP/1.1 503 "));
+    go.notify_one();
+    read_until(&mut answered, "done").await;
+    // The silent ones of the greedy address have given way, the longest silent one first.
+    assert_eq!(read_all(&mut held[0]).await, "");
 }
 
 #[tokio::test]

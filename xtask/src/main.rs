@@ -106,7 +106,7 @@ enum Bench {
     Control(bench::control::Options),
     /// Measures goodput and the time of refusals over the offered load.
     Overload(bench::cluster::Overload),
-    /// Measures the p99 of one model beside attacks on others.
+    /// Measures the p99 of one model beside attacks on others, and of one key beside attacks of another.
     Isolation(bench::cluster::Isolation),
     /// Measures how soon a gateway with a thousand models serves again after it was killed.
     Restart(bench::cluster::Restart),

@@ -107,12 +107,12 @@ impl KeyCounts {
     }
 }
 
-/// The use of a key by a request. The key's limit of requests at the same time counts it until it is dropped.
+/// The use of a key by a request. The key's limits of requests at the same time count it until it, or what it holds of them, is dropped.
 #[derive(Debug)]
 pub struct KeyUse {
     limits: Arc<KeyLimits>,
     models: ModelScope,
-    _permits: Vec<OwnedSemaphorePermit>,
+    permits: Vec<OwnedSemaphorePermit>,
 }
 
 impl KeyUse {
@@ -131,9 +131,15 @@ impl KeyUse {
         &self.models
     }
 
-    /// Ends the use: the request was answered with this status after this time.
-    pub(crate) fn end(self, status: StatusCode, after: Duration) {
+    /// Counts the request, which was answered with this status after this time. Returns what counts it as in flight until it is dropped; `None`
+    /// if the key has no such limit.
+    pub(crate) fn answered(
+        self,
+        status: StatusCode,
+        after: Duration,
+    ) -> Option<Vec<OwnedSemaphorePermit>> {
         self.limits.count(status, after);
+        Some(self.permits).filter(|permits| !permits.is_empty())
     }
 }
 
@@ -295,7 +301,7 @@ impl Key {
         Ok(KeyUse {
             limits: Arc::clone(&self.limits),
             models: self.models.clone(),
-            _permits: permits.into_iter().flatten().collect(),
+            permits: permits.into_iter().flatten().collect(),
         })
     }
 }

@@ -18,8 +18,19 @@ enum Phase {
     Idle(Instant),
     /// A head began to arrive at this time.
     Head(Instant),
-    /// A request is being received or answered; it has limits of its own.
+    /// A request's body is being received since this time; it has limits of its own.
+    Body(Instant),
+    /// A request is being answered.
     Request,
+}
+
+/// The part of a request that a connection waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// The next request, or the rest of its head, since this time.
+    Head(Instant),
+    /// The rest of a body, since this time.
+    Body(Instant),
 }
 
 /// The result of comparing a connection's phase with its limits.
@@ -39,24 +50,53 @@ impl Activity {
         Self(Mutex::new(Phase::First(Instant::now())))
     }
 
+    /// The handshake has ended: the time for the first head begins.
+    pub(super) fn begin_first_head(&self) {
+        *self.lock() = Phase::First(Instant::now());
+    }
+
     /// Bytes arrived.
     pub(super) fn received(&self) {
         let mut phase = self.lock();
         match *phase {
             Phase::First(since) => *phase = Phase::Head(since),
             Phase::Idle(_) => *phase = Phase::Head(Instant::now()),
-            Phase::Head(_) | Phase::Request => {}
+            Phase::Head(_) | Phase::Body(_) | Phase::Request => {}
         }
     }
 
     /// Returns true if no request is being received or answered.
     pub(super) fn is_between_requests(&self) -> bool {
-        !matches!(*self.lock(), Phase::Request)
+        !matches!(*self.lock(), Phase::Body(_) | Phase::Request)
     }
 
-    /// A head is complete.
+    /// A head is complete, and a body follows.
+    pub(super) fn begin_body(&self) {
+        *self.lock() = Phase::Body(Instant::now());
+    }
+
+    /// The body is complete, or is not needed.
+    pub(super) fn end_body(&self) {
+        let mut phase = self.lock();
+        if matches!(*phase, Phase::Body(_)) {
+            *phase = Phase::Request;
+        }
+    }
+
+    /// A request is complete.
     pub(super) fn begin_request(&self) {
         *self.lock() = Phase::Request;
+    }
+
+    /// Returns what the connection waits for; `None` while a request is answered.
+    pub(super) fn waiting(&self) -> Option<Waiting> {
+        match *self.lock() {
+            Phase::First(since) | Phase::Idle(since) | Phase::Head(since) => {
+                Some(Waiting::Head(since))
+            }
+            Phase::Body(since) => Some(Waiting::Body(since)),
+            Phase::Request => None,
+        }
     }
 
     /// The last byte of an answer was passed on.
@@ -72,7 +112,7 @@ impl Activity {
                 (since + limits.head_timeout, Check::SlowHead)
             }
             Phase::Idle(since) => (since + limits.idle_timeout, Check::Idle),
-            Phase::Request => return Check::NextAt(now + shortest),
+            Phase::Body(_) | Phase::Request => return Check::NextAt(now + shortest),
         };
         if now >= end {
             over

@@ -2,7 +2,7 @@
 
 use std::{
     convert::Infallible,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     activity::{Activity, Check},
     handshake::Transport,
+    held::HeldUntilSent,
     limits::ConnectionLimits,
     local_client::LocalClient,
     stream::ClientStream,
@@ -42,14 +43,25 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    pub(super) fn of(stream: &TcpStream, mark: Option<ClientMark>) -> Self {
+    /// Returns the client's address, which is unknown if the connection has ended already.
+    pub(super) fn address(&self) -> IpAddr {
+        let unknown = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+        self.peer.map_or(unknown, |peer| peer.ip())
+    }
+
+    /// Sets the mark of a client that has to prove who he is.
+    pub(super) fn set_mark(&mut self, mark: ClientMark) {
+        self.mark = Some(mark);
+    }
+
+    pub(super) fn of(stream: &TcpStream) -> Self {
         let peer = stream.peer_addr().ok();
         let ends = peer.zip(stream.local_addr().ok());
         let local = ends.and_then(|(client, gateway)| LocalClient::new(client, gateway));
         Self {
             peer,
             local: local.map(Arc::new),
-            mark,
+            mark: None,
         }
     }
 }
@@ -57,13 +69,13 @@ impl Origin {
 /// Serves a connection until its client closes it, it breaks a limit, or, once `stop` is cancelled, its requests are answered.
 pub(super) fn serve_connection(
     stream: Transport,
-    origin: Origin,
+    (origin, activity): (Origin, Arc<Activity>),
     http: &http1::Builder,
     router: Router,
     limits: ConnectionLimits,
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
-    let activity = Arc::new(Activity::begin());
+    activity.begin_first_head();
     let io = ClientStream::new(stream, Arc::clone(&activity), limits.write_timeout);
     let watched = Arc::clone(&activity);
     let router = TowerToHyperService::new(router);
@@ -79,14 +91,23 @@ pub(super) fn serve_connection(
         if let Some(mark) = mark {
             request.extensions_mut().insert(mark);
         }
-        watched.begin_request();
         let ending = EndOfRequest(Arc::clone(&watched));
-        let answer = router.call(request.map(Body::new));
+        let request = if request.body().is_end_stream() {
+            watched.begin_request();
+            request.map(Body::new)
+        } else {
+            watched.begin_body();
+            let activity = Arc::clone(&watched);
+            request.map(|body| Body::new(WatchedBody { body, activity }))
+        };
+        let answer = router.call(request);
         async move {
-            let answer: Response = answer.await?;
+            let mut answer: Response = answer.await?;
+            let held = answer.extensions_mut().remove::<HeldUntilSent>();
             Ok::<_, Infallible>(answer.map(|body| AnswerBody {
                 body,
                 _ending: ending,
+                _held: held,
             }))
         }
     });
@@ -131,10 +152,47 @@ impl Drop for EndOfRequest {
     }
 }
 
+/// A request's body, whose end is told.
+struct WatchedBody {
+    body: Incoming,
+    activity: Arc<Activity>,
+}
+
+impl HttpBody for WatchedBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        if self.body.is_end_stream() {
+            self.activity.end_body();
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for WatchedBody {
+    fn drop(&mut self) {
+        self.activity.end_body();
+    }
+}
+
 /// An answer's body; once it is dropped, everything of it has been passed on.
 struct AnswerBody {
     body: Body,
     _ending: EndOfRequest,
+    _held: Option<HeldUntilSent>,
 }
 
 impl HttpBody for AnswerBody {

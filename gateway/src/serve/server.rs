@@ -1,6 +1,6 @@
 //! A server on one listener.
 
-use std::{future::pending, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -13,12 +13,13 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
+    address_shares::{AddressShares, ShareMember},
     connection::{Origin, serve_connection},
     handshake::begin,
     limits::{BUFFER_BYTES, ConnectionLimits, HEAD_LIMIT},
     overflow::Overflow,
     receive_window,
-    unknown_clients::{ClientMark, UnknownClients},
+    unknown_clients::UnknownClients,
 };
 use crate::tasks::Tasks;
 
@@ -124,6 +125,7 @@ impl Acceptor {
             self.limits.connections.min(Semaphore::MAX_PERMITS),
         ));
         let mut unknown = UnknownClients::default();
+        let mut shares = AddressShares::default();
         let mut overflow = Overflow::new(
             self.router.clone(),
             self.limits,
@@ -137,14 +139,27 @@ impl Acceptor {
             };
             // Answers are written in one piece; waiting to fill a segment would only delay them.
             let _ = stream.set_nodelay(true);
+            let mut origin = Origin::of(&stream);
             let place = Arc::clone(&permits).try_acquire_owned().ok();
-            if place.is_none() && !(self.limits.unknown_yield && unknown.end_oldest()) {
+            let mut is_given = || {
+                if self.limits.unknown_yield {
+                    unknown.end_oldest()
+                } else {
+                    shares.give_way_to(origin.address(), Instant::now())
+                }
+            };
+            if place.is_none() && !is_given() {
                 overflow.refuse(stream);
                 continue;
             }
-            let client = self.limits.unknown_yield.then(|| unknown.add());
-            let (mark, yields) = client.unzip();
-            let connection = self.serve(stream, mark);
+            let member = shares.add(origin.address());
+            let mut yields = member.place.clone();
+            if self.limits.unknown_yield {
+                let (mark, place) = unknown.add();
+                origin.set_mark(mark);
+                yields = place;
+            }
+            let connection = self.serve(stream, origin, member);
             let (end, permits) = (self.end.clone(), Arc::clone(&permits));
             self.connections.spawn(async move {
                 let served = async {
@@ -158,7 +173,7 @@ impl Acceptor {
                 tokio::select! {
                     () = served => {}
                     () = end.cancelled() => {}
-                    () = cancelled(yields) => {}
+                    () = yields.cancelled() => {}
                 }
             });
         }
@@ -168,12 +183,14 @@ impl Acceptor {
     fn serve(
         &self,
         stream: TcpStream,
-        mark: Option<ClientMark>,
+        origin: Origin,
+        member: ShareMember,
     ) -> impl Future<Output = ()> + use<> {
         let (http, router, limits) = (self.http.clone(), self.router.clone(), self.limits);
         let (tls, stop) = (self.tls.clone(), self.stop.clone());
-        let origin = Origin::of(&stream, mark);
         async move {
+            // The connection counts for its address until it has ended.
+            let member = member;
             let stream = tokio::select! {
                 biased;
                 stream = begin(stream, tls.as_deref(), limits.head_timeout) => stream,
@@ -181,19 +198,12 @@ impl Acceptor {
             };
             match stream {
                 Ok(stream) => {
+                    let origin = (origin, Arc::clone(&member.activity));
                     serve_connection(stream, origin, &http, router, limits, stop).await;
                 }
                 Err(e) => tracing::debug!(error = %e, "a handshake failed"),
             }
         }
-    }
-}
-
-/// Waits until a token is cancelled; forever if there is none.
-async fn cancelled(token: Option<CancellationToken>) {
-    match token {
-        Some(token) => token.cancelled_owned().await,
-        None => pending().await,
     }
 }
 

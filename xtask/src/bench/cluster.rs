@@ -20,6 +20,9 @@ pub(crate) struct Overload {
 /// The flags of `isolation`.
 #[derive(clap::Args)]
 pub(crate) struct Isolation {
+    /// Attacks on one model beside another, of one key beside another on the same model, or both
+    #[arg(long, value_parser = ["models", "keys", "both"], default_value = "both")]
+    between: String,
     /// Time of each measurement, in seconds
     #[arg(long, default_value_t = 6.0)]
     seconds: f64,
@@ -71,6 +74,7 @@ pub(crate) fn isolation(options: &Isolation) -> anyhow::Result<()> {
     measure(
         "isolation",
         &[
+            ("between", options.between.clone()),
             ("seconds", options.seconds.to_string()),
             ("rounds", options.rounds.to_string()),
         ],

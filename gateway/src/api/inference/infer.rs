@@ -1,6 +1,7 @@
 //! `POST /v2/models/{model}/infer`.
 
 use std::{
+    mem::take,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -33,11 +34,12 @@ use super::{
     respond::response,
     shared_memory::{RegionReader, SharedMemoryError, TenantRegions},
     state::Inference,
+    work_pool::Party,
 };
 use crate::{
     clock::Clock,
     driver::{OutputRows, RequestedModel, ServedModel, Submission},
-    memory::Reservation,
+    memory::{Reservation, TenantMemory},
     telemetry::{EndedRequest, RequestCourse, RequestIdentity, stages_view},
     tenant::{tenant_name_of, tenant_of},
 };
@@ -304,16 +306,17 @@ async fn answer(
     let course = answered.course;
     let meter = meter.counted_with(&answered.model.telemetry);
     let answered_by = Arc::clone(&answered.model);
+    let books = || answered_by.memory.tenant(arrival.tenant);
     let answer = Answer {
         model: answered.model,
         family: requested.family.clone(),
         id,
         requested: outputs,
-        answered: answered.outputs,
+        answered: charged(answered.outputs, books),
         non_finite,
         regions,
     };
-    let encoded = encode(inference, answer, &mut memory).await;
+    let encoded = encode(inference, arrival.tenant, answer, &mut memory).await;
     let outcome = match &encoded {
         Ok(_) => RequestOutcome::Answered,
         Err(_) => RequestOutcome::Failed,
@@ -372,7 +375,7 @@ async fn receive(
     if may_be_hopeless && requested.is_hopeless(clock.now(), arrived, tenant) {
         return Err(Refusal::CannotMeetDeadline.into());
     }
-    let mut memory = model.memory.reservation();
+    let mut memory = model.memory.tenant(tenant).reservation();
     memory.grow(REQUEST_BYTES)?;
     let place = place(inference, model, body, header_length, encoding);
     let body = body.receive(&inference.limits, place, &mut memory).await?;
@@ -407,7 +410,11 @@ async fn receive(
         }
         unparsed.parse()
     };
-    inference.pool.parse(model.key, parse).await?
+    let party = Party {
+        model: model.key,
+        tenant,
+    };
+    inference.pool.parse(party, parse).await?
 }
 
 /// Returns the place for a body: tensors go to the workers as they are, and JSON is parsed in one piece.
@@ -567,6 +574,18 @@ fn hold_inputs(inputs: Vec<Tensor>, memory: &mut Reservation) -> Vec<Tensor> {
         .collect()
 }
 
+/// Counts outputs as a tenant's until they have left: other tenants' rows of the same result may have left before.
+fn charged(mut outputs: Vec<OutputRows>, books: impl Fn() -> TenantMemory) -> Vec<OutputRows> {
+    // Smaller ones are copied.
+    let large = outputs
+        .iter_mut()
+        .filter(|rows| rows.data.len() > SMALL_OUTPUT);
+    for rows in large {
+        rows.data = books().charge(take(&mut rows.data));
+    }
+    outputs
+}
+
 /// Returns the length of the JSON part if the headers contain it.
 fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
     let mut values = headers.get_all(&HEADER_LENGTH).iter();
@@ -673,6 +692,7 @@ fn is_scanned(spec: &TensorSpec) -> bool {
 /// Formats an answer. The reservation is then that of its JSON part.
 async fn encode(
     inference: &Inference,
+    tenant: TenantKey,
     answer: Answer,
     memory: &mut Reservation,
 ) -> Result<Message, InferenceError> {
@@ -687,8 +707,11 @@ async fn encode(
     let message = if text + answer.touched() < LARGE_JSON {
         answer.encode()?
     } else {
-        let model = answer.model.key;
-        inference.pool.format(model, || answer.encode()).await?
+        let party = Party {
+            model: answer.model.key,
+            tenant,
+        };
+        inference.pool.format(party, || answer.encode()).await?
     };
     memory.resize(REQUEST_BYTES + message.head.len() as u64)?;
     Ok(message)

@@ -17,6 +17,7 @@ use futures_util::FutureExt as _;
 use super::{authorize::authorize, body::IncomingBody, error::InferenceError, state::Inference};
 use crate::{
     api::error::INTERNAL_ERROR,
+    serve::HeldUntilSent,
     telemetry::{HttpMeasurement, RequestIdentity, Telemetry},
 };
 
@@ -38,10 +39,14 @@ pub(super) async fn answer(
         Ok(used) => {
             let used = used.map(|used| (used, telemetry.clock().now()));
             let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
-            let response = answered.unwrap_or_else(|cause| panicked(&*cause));
+            let mut response = answered.unwrap_or_else(|cause| panicked(&*cause));
             if let Some((used, begin)) = used {
                 let now = telemetry.clock().now();
-                used.end(response.status(), now.saturating_since(begin));
+                let in_flight = used.answered(response.status(), now.saturating_since(begin));
+                // A client that does not read its answers has them in flight.
+                if let Some(in_flight) = in_flight.map(HeldUntilSent::new) {
+                    response.extensions_mut().insert(in_flight);
+                }
             }
             response
         }

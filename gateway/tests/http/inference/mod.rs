@@ -13,4 +13,5 @@ mod overload;
 mod shared_memory;
 mod shutdown;
 mod telemetry;
+mod tenants;
 mod versions;

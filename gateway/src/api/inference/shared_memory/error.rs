@@ -4,7 +4,7 @@ use axum::http::StatusCode;
 
 use crate::api::inference::error::InferenceError;
 
-/// The most regions that are registered at a time.
+/// The most regions that are registered at a time. A tenant has at most as many as are free.
 pub(super) const MAX_REGIONS: usize = 256;
 /// The most bytes of a region's name, those of a tensor's.
 pub(super) const NAME_BYTES: usize = 256;
@@ -29,9 +29,11 @@ pub(in crate::api::inference) enum SharedMemoryError {
     /// A name is empty or too long.
     #[error("the name of a shared memory region has 1 to {NAME_BYTES} bytes")]
     Name,
-    /// The table is full.
-    #[error("at most {MAX_REGIONS} shared memory regions are registered at a time")]
-    TooMany,
+    /// The client has its share of the table.
+    #[error(
+        "the client has {0} shared memory regions, and may have no more than are free: {MAX_REGIONS} are registered at a time; unregister one first"
+    )]
+    TooMany(usize),
     /// The object cannot be used.
     #[error("key {key:?}: {problem}")]
     Object {

@@ -2,7 +2,8 @@
 //! of tensors.
 //!
 //! It is off unless the operator turns it on. A client must connect over loopback and run as the gateway's user, which the kernel tells;
-//! a region belongs to the tenant that registered it. Each region keeps a descriptor open until it is unregistered.
+//! a region belongs to the tenant that registered it. Each region keeps a descriptor open until it is unregistered; a tenant has at most as many
+//! as are free, so that there is always one for another (as with memory, [`crate::memory`]).
 
 mod error;
 mod region;
@@ -102,8 +103,10 @@ impl TenantRegions {
             if regions.contains_key(&key) {
                 return Err(SharedMemoryError::Taken(name));
             }
-            if regions.len() >= MAX_REGIONS {
-                return Err(SharedMemoryError::TooMany);
+            let free = MAX_REGIONS.saturating_sub(regions.len());
+            let own = of_tenant(regions, self.tenant).count();
+            if own >= free {
+                return Err(SharedMemoryError::TooMany(own));
             }
             regions.insert(key, region);
             Ok(())
@@ -126,11 +129,8 @@ impl TenantRegions {
     /// Returns the regions of the tenant, by name.
     pub(super) fn list(&self) -> Vec<SystemSharedMemory> {
         self.memory.look(|regions| {
-            let own = regions
-                .iter()
-                .filter(|((tenant, _), _)| *tenant == self.tenant);
-            own.map(|(_, region)| region.description().clone())
-                .collect()
+            let own = of_tenant(regions, self.tenant);
+            own.map(|region| region.description().clone()).collect()
         })
     }
 
@@ -164,6 +164,12 @@ impl TenantRegions {
         let written = region.write(range.offset, data);
         written.map_err(|problem| refused(range, &problem))
     }
+}
+
+fn of_tenant(regions: &RegionTable, tenant: TenantKey) -> impl Iterator<Item = &Arc<Region>> {
+    let own = regions.range((tenant, String::new())..);
+    own.take_while(move |((owner, _), _)| *owner == tenant)
+        .map(|(_, region)| region)
 }
 
 fn refused(range: &RegionRange, problem: &str) -> InferenceError {
