@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 3fdad3865845b22db252f5c32a5bd17da2dda05e7109de1db9b18aa85eb1238a) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 e8723f75a1308f7147d0c6772a03e715688141a40e80b52c640ee6c63bebafc5) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1605,7 +1605,7 @@ export interface components {
             /** @description The sentence that says what is wrong. Only its first 1000 characters are kept. */
             problem: string;
         };
-        /** @description What is wrong with the folder of models. */
+        /** @description The problems of the folder of models. */
         RepositoryProblems: {
             /** @description The entries that are not registered as they are there, at most 100. */
             problems: components["schemas"]["RepositoryProblem"][];
@@ -1692,7 +1692,7 @@ export interface components {
             rows: number;
             /**
              * Format: double
-             * @description The model's latency objective (SLO) at that time, in milliseconds.
+             * @description The time within which its answer was in time, in milliseconds: its own `timeout`, else the model's SLO.
              */
             slo_ms: number;
             /** @description The parts of its latency. */
