@@ -4,6 +4,7 @@
 
 mod common;
 mod gpus;
+mod worker_user;
 
 use std::{
     process::{Command, Stdio},

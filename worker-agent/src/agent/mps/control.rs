@@ -20,6 +20,7 @@ use tokio::{
 use crate::{
     log_tail::last_line,
     process::{self, Process},
+    worker_user::WorkerUser,
 };
 
 /// The time limit of a command. `terminate_client` waits for the client's work on the GPU.
@@ -37,6 +38,7 @@ pub(super) struct Control {
     device: String,
     pipe: PathBuf,
     log: PathBuf,
+    user: WorkerUser,
 }
 
 /// A command that a daemon did not execute.
@@ -66,17 +68,28 @@ pub(super) struct Server {
 }
 
 impl Control {
-    /// Creates the daemon's folders under `root`, for this user only.
-    pub(super) fn new(program: &Path, device: &str, root: &Path) -> io::Result<Self> {
+    /// Creates the daemon's folders under `root`, for the workers' user only. The daemon runs as that user, because an MPS server has clients of
+    /// its own user.
+    pub(super) fn new(
+        program: &Path,
+        device: &str,
+        root: &Path,
+        user: &WorkerUser,
+    ) -> io::Result<Self> {
         let folder = root.join(folder_name(device));
         let (pipe, log) = (folder.join("pipe"), folder.join("log"));
         create_private_dir(&pipe)?;
         create_private_dir(&log)?;
+        user.let_pass(root)?;
+        user.let_pass(&folder)?;
+        user.give(&pipe)?;
+        user.let_create(&log)?;
         Ok(Self {
             program: program.to_owned(),
             device: device.to_owned(),
             pipe,
             log,
+            user: user.clone(),
         })
     }
 
@@ -109,6 +122,7 @@ impl Control {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(output_too);
+        self.user.run(&mut command);
         Process::spawn(&mut command).map_err(|e| self.run_error(e))
     }
 
@@ -207,7 +221,9 @@ impl Control {
 
     /// Runs the program with a line of input. Returns true if it succeeded, and its output.
     async fn run(&self, line: &str) -> io::Result<(bool, String)> {
-        let mut child = tokio::process::Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        self.user.run(&mut command);
+        let mut child = tokio::process::Command::from(command)
             .envs(self.environment())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
