@@ -165,8 +165,8 @@ pub struct Options {
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
     pub link_secret_file: Option<PathBuf>,
 
-    /// Share memory with workers on this host that run as the gateway's user or that of --worker-user, or send their requests by TCP like
-    /// those of others
+    /// Share memory with workers on this host that run as the gateway's or the workers' user, or send their requests by TCP like those of
+    /// others
     #[arg(
         long,
         env = "PACKHORSE_SHARED_MEMORY_LINKS",

@@ -195,9 +195,7 @@ impl Candidate {
         let of = |name: &str| PathBuf::from(format!("/proc/{pid}/{name}"));
         Self {
             pid,
-            user: fs::read_to_string(of("status"))
-                .ok()
-                .and_then(|status| real_user(&status)),
+            user: user_of(pid),
             identity: ProcessIdentity::from_pid(pid),
             executable: fs::read_link(of("exe")).ok().map(|path| replaced(&path)),
             fd: Some(fd),
@@ -228,8 +226,9 @@ impl Candidate {
     }
 }
 
-/// Returns the user that a process runs as, by its `/proc/PID/status`. The owner of its files in `/proc` is root where it keeps its memory from others.
-fn real_user(status: &str) -> Option<u32> {
+/// Returns the user that a process runs as. The owner of its files in `/proc` says less: that is root where the process hides its memory.
+pub(super) fn user_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }

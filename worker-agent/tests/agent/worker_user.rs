@@ -18,7 +18,7 @@ use crate::common::{FakeGateway, Home, digest, profile, replica, signal};
 const USER: u32 = 61_234;
 
 /// Returns a folder that other users can pass through, and the flags of an agent with workers of another user; `None` where that cannot be.
-fn home() -> Option<(Home, [String; 2])> {
+pub(crate) fn home() -> Option<(Home, [String; 2])> {
     if !rustix::process::geteuid().is_root() {
         println!("skipped: only root starts processes of other users");
         return None;
@@ -29,7 +29,7 @@ fn home() -> Option<(Home, [String; 2])> {
 }
 
 /// Returns the users and the groups in a process's status.
-fn identity(pid: u32) -> Vec<String> {
+pub(crate) fn identity(pid: u32) -> Vec<String> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let fields = ["Uid:", "Gid:", "Groups:"];
     let values = fields.iter().flat_map(|field| {

@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io, iter,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -78,19 +78,30 @@ impl Control {
     ) -> io::Result<Self> {
         let folder = root.join(folder_name(device));
         let (pipe, log) = (folder.join("pipe"), folder.join("log"));
-        create_private_dir(&pipe)?;
         create_private_dir(&log)?;
         user.let_pass(root)?;
         user.let_pass(&folder)?;
-        user.give(&pipe)?;
         user.let_create(&log)?;
-        Ok(Self {
+        let control = Self {
             program: program.to_owned(),
             device: device.to_owned(),
             pipe,
             log,
             user: user.clone(),
-        })
+        };
+        control.create_pipe()?;
+        Ok(control)
+    }
+
+    fn create_pipe(&self) -> io::Result<()> {
+        create_private_dir(&self.pipe)?;
+        self.user.give(&self.pipe)
+    }
+
+    /// Removes what a daemon of another user has left.
+    pub(super) fn empty_pipe(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.pipe)?;
+        self.create_pipe()
     }
 
     /// Returns the environment variables that make a process use this daemon.
@@ -162,6 +173,12 @@ impl Control {
                 && arguments.contains(&OsStr::new("-f"))
         };
         process::find_by_environment(is_daemon, PIPE_DIRECTORY, self.pipe.as_os_str())
+    }
+
+    /// Returns true if a daemon runs as the user of its clients.
+    pub(super) fn has_right_user(&self, daemon: &Process) -> bool {
+        let own = || rustix::process::getuid().as_raw();
+        process::user_of(daemon.pid()) == Some(self.user.uid().unwrap_or_else(own))
     }
 
     /// Returns the servers. A success means that the daemon runs.
