@@ -78,12 +78,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     let terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
     let mut folder = StateFolder::open(&settings.state_dir)?;
     let devices = settings.devices.discover(&settings.profiles)?;
-    let worker_user = settings.worker_user.clone();
-    let worker_user = worker_user.usable(&settings, folder.path())?;
-    let names = devices.iter().map(|device| device.name.as_str());
-    folder
-        .share_with(&worker_user, names)
-        .map_err(system("sharing the state folder with workers"))?;
+    share_with_workers(&mut folder, &settings, &devices)?;
     for device in &devices {
         tracing::info!(device.name, device.kind = %device.kind, device.memory = %device.memory, "device found");
     }
@@ -137,7 +132,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     // The artifact of a simulated program need not be one.
     let simulated = |device: &Device| device.backend == Backend::Simulated;
     let inspects = !devices.iter().all(simulated);
-    let cache = ArtifactCache::new(folder.artifacts(), worker_user);
+    let cache = ArtifactCache::new(folder.artifacts(), folder.worker_user().clone());
     let stop_workers_on_exit = settings.stop_workers_on_exit;
     let mut node = Node {
         reconciler,
@@ -178,6 +173,22 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     }
     session.abort();
     Ok(())
+}
+
+/// Finds out which user workers run as, and shares the state folder with it.
+fn share_with_workers(
+    folder: &mut StateFolder,
+    settings: &Settings,
+    devices: &[Device],
+) -> Result<(), AgentError> {
+    let choice = settings.worker_user.clone();
+    let user = choice.usable(settings, folder.path())?;
+    let names = devices.iter().map(|device| device.name.as_str());
+    let shared = folder.share_with(&user, names);
+    shared.map_err(|source| AgentError::System {
+        operation: "sharing the state folder with workers",
+        source,
+    })
 }
 
 /// The state of the main loop.

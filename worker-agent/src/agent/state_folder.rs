@@ -225,7 +225,7 @@ impl StateFolder {
     }
 
     /// Returns the number of the user as which a hand-over folder's worker was started; `None` if that was the agent's.
-    pub(super) fn read_user(&self, dir: &Path) -> Option<u32> {
+    pub(super) fn read_user(dir: &Path) -> Option<u32> {
         let text = read_regular(&dir.join(USER)).ok()?;
         str::from_utf8(&text).ok()?.parse().ok()
     }

@@ -342,7 +342,7 @@ impl Workers {
         let reporter = handoff.read_status().ok().flatten();
         let reporter = reporter.map(|status| status.process);
         let own = rustix::process::getuid().as_raw();
-        let users = [Some(own), self.folder.read_user(handoff.dir())];
+        let users = [Some(own), StateFolder::read_user(handoff.dir())];
         if !is_worker(&candidate, &users, reporter, &self.settings.worker) {
             tracing::warn!(
                 pid = candidate.pid,

@@ -239,8 +239,8 @@ async fn the_mps_daemon_of_a_gpu_has_the_user_of_its_clients_and_one_of_another_
     };
     let gateway = FakeGateway::start().await;
     let of_v100 = || {
-        let daemons = home.mps_daemons().into_iter();
-        daemons.filter(|daemon| daemon.device == V100).last()
+        let mut daemons = home.mps_daemons().into_iter();
+        daemons.find(|daemon| daemon.device == V100)
     };
     // Of an agent before, whose workers were its own user's.
     let mut first = agent_with(&home, &gateway, &["--worker-user", "root"]);

@@ -20,7 +20,7 @@ const USER: u32 = 61_234;
 /// Returns a folder that other users can pass through, and the flags of an agent with workers of another user; `None` where that cannot be.
 pub(crate) fn home() -> Option<(Home, [String; 2])> {
     if !rustix::process::geteuid().is_root() {
-        println!("skipped: only root starts processes of other users");
+        eprintln!("skipped: only root starts processes of other users");
         return None;
     }
     let home = Home::new();

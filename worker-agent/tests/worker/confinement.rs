@@ -76,7 +76,7 @@ fn a_program_reads_the_files_of_its_worker_and_none_of_a_gateway_on_the_same_mac
 #[test]
 fn a_program_of_a_user_of_its_own_reads_no_file_of_a_gateway_without_landlock() {
     if !nix::unistd::geteuid().is_root() {
-        println!("skipped: only root starts processes of other users");
+        eprintln!("skipped: only root starts processes of other users");
         return;
     }
     let dir = tempfile::tempdir().unwrap();
