@@ -106,9 +106,12 @@ fn main() {
     if let Command::Serve(options) | Command::Profile(options) | Command::Operators(options) =
         &cli.command
         && options.hide_memory
-        && let Err(error) = nix::sys::prctl::set_dumpable(false)
     {
-        tracing::warn!(%error, "other processes of this user can read the memory of this one");
+        // A program that gains rights would be the way around.
+        let hidden = nix::sys::prctl::set_dumpable(false);
+        if let Err(error) = hidden.and_then(|()| nix::sys::prctl::set_no_new_privs()) {
+            tracing::warn!(%error, "other processes of this user can read the memory of this one");
+        }
     }
     let code = match cli.command {
         Command::Serve(options) => serve::serve(&Handoff::new(options.dir), options.confine),

@@ -97,6 +97,8 @@ fn a_program_of_a_user_of_its_own_reads_no_file_of_a_gateway_without_landlock() 
     assert_eq!(of("Groups:").map(str::trim), Some(""));
     assert_eq!(of("CapEff:").map(str::trim), Some("0000000000000000"));
 
+    assert_eq!(of("NoNewPrivs:").map(str::trim), Some("1"));
+
     // Its own memory is among the files that it cannot read, as any other process of its user cannot.
     let environment = format!("/proc/{}/environ", std::process::id());
     let memory = format!("/proc/{}/environ", worker.pid());
