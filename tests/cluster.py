@@ -102,7 +102,7 @@ class Process:
 
 
 class Cluster:
-    """A gateway and its agents on this machine; with the file of an authority if it uses TLS."""
+    """A gateway and its agents on this machine; with the file of an authority if it uses TLS, and as a user with another group if given."""
 
     def __init__(
         self,
@@ -111,9 +111,11 @@ class Cluster:
         listen: str = "127.0.0.1:0",
         admin_listen: str = "127.0.0.1:0",
         ca: Path | None = None,
+        user: tuple[int, int] | None = None,
     ):
         self.folder = folder
         self.ca = ca
+        self.user = user
         self.state = folder / "gateway"
         self.gateway_flags = gateway_flags
         self.agents: dict[str, Process] = {}
@@ -125,6 +127,9 @@ class Cluster:
         """Starts it, again at the same addresses if it has been there."""
         arguments = [str(PROGRAMS / "packhorse-gateway"), "--state-dir", str(self.state)]
         arguments += ["--listen", self.inference, "--admin-listen", self.admin_address, *self.gateway_flags]
+        if self.user:
+            user, group = self.user
+            arguments = ["setpriv", f"--reuid={user}", f"--regid={user}", f"--groups={group}", *arguments]
         self.gateway = Process(arguments, self.folder / "gateway.log")
 
         def listening() -> dict | None:
@@ -153,8 +158,9 @@ class Cluster:
         environment: dict[str, str] | None = None,
         namespace: Namespace | None = None,
         joins: bool = True,
+        prefix: tuple[str, ...] = (),
     ) -> Process:
-        """Starts an agent, again with the same folder if it has been there, and waits until it holds the lease of its node, if it will."""
+        """Starts an agent, again with the same folder if it has been there, and waits until it holds the lease of its node, if it will. `prefix` starts it by another program."""
         gateway = self.admin_address
         if namespace:
             gateway = f"{namespace.here}:{gateway.rsplit(':', 1)[1]}"
@@ -165,6 +171,7 @@ class Cluster:
         arguments += ["--state-dir", str(self.folder / name), "--token-file", str(self.state / "agent-token"), *flags]
         if namespace:
             arguments = namespace.command([*arguments, "--listen-address", namespace.address])
+        arguments = [*prefix, *arguments]
         agent = self.agents[name] = Process(arguments, self.folder / f"{name}.log", environment)
 
         def known() -> bool:

@@ -108,8 +108,9 @@ def test_manual_pages_and_completions_know_the_flags(unpacked: Path):
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")
-@pytest.mark.parametrize("service", ["packhorse-gateway", "packhorse-agent"])
-def test_units_are_valid_and_confined(unpacked: Path, tmp_path: Path, service: str):
+# The agent is root, with the rights to start and stop workers of another user.
+@pytest.mark.parametrize(("service", "exposure"), [("packhorse-gateway", 20), ("packhorse-agent", 50)])
+def test_units_are_valid_and_confined(unpacked: Path, tmp_path: Path, service: str, exposure: int):
     unit = (unpacked / f"lib/systemd/system/{service}.service").read_text()
     # Where the program lies here, so that everything said is about the unit.
     unit = unit.replace("/usr/local/bin/", f"{unpacked}/bin/")
@@ -118,5 +119,5 @@ def test_units_are_valid_and_confined(unpacked: Path, tmp_path: Path, service: s
     file.write_text(unit)
     done = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, timeout=60)
     assert [line for line in (done.stdout + done.stderr).splitlines() if service in line] == []
-    command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(file)]
+    command = ["systemd-analyze", "security", "--offline=true", f"--threshold={exposure}", str(file)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)

@@ -115,6 +115,8 @@ def test_compose_serves_survives_a_restart_and_goes_down_with_nothing_lost(image
         assert compose.answers()
         images.podman("exec", compose.container("gateway"), "/usr/local/bin/packhorse-gateway", "--check-health")
         (worker,) = compose.admin.get("/v1/models/m")["replicas"]
+        status = images.podman("exec", compose.container("simulated"), "cat", f"/proc/{worker['pid']}/status")
+        assert "\nUid:\t10002\t10002\t10002\t10002\n" in status, "workers have a user of their own"
 
         images.podman("restart", compose.container("gateway"))
         wait_until(compose.answers, "the gateway to answer again", limit=30)

@@ -385,6 +385,7 @@ fn data_plane_config(
         link_tls,
         drivers: settings.engines,
         shared_memory_links: settings.shared_memory_links,
+        worker_user: settings.worker_user.as_ref().map(|user| user.uid),
         queue_limit: settings.queue_limit,
         max_batch_wait: settings.max_batch_wait,
         batch_time: settings.batch_limit,

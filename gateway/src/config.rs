@@ -9,7 +9,7 @@ use clap::{
     builder::BoolishValueParser, value_parser,
 };
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec, UnknownDiscipline};
-use packhorse_service::{DataHome, LogOptions, SupervisorOptions};
+use packhorse_service::{DataHome, LogOptions, SupervisorOptions, SystemUser};
 use packhorse_serving::ModelLimits;
 use packhorse_tls::{
     Authorities, ClientFiles, Identity, LinkTls, LinkTlsError, LinkTlsOptions, ServerFiles,
@@ -165,7 +165,8 @@ pub struct Options {
     #[arg(long, env = "PACKHORSE_LINK_SECRET_FILE", value_name = "FILE")]
     pub link_secret_file: Option<PathBuf>,
 
-    /// Share memory with workers on this host that run as the gateway's user, or send their requests by TCP like those of others
+    /// Share memory with workers on this host that run as the gateway's or the workers' user, or send their requests by TCP like those of
+    /// others
     #[arg(
         long,
         env = "PACKHORSE_SHARED_MEMORY_LINKS",
@@ -176,6 +177,10 @@ pub struct Options {
         hide_possible_values = true
     )]
     pub shared_memory_links: bool,
+
+    /// User of the workers on this host, with which memory is shared, too [default: packhorse-worker if this system has it]
+    #[arg(long, env = "PACKHORSE_WORKER_USER", value_name = "NAME|UID")]
+    pub worker_user: Option<SystemUser>,
 
     /// The flags of TLS between gateway and workers.
     #[command(flatten)]
@@ -414,6 +419,8 @@ pub struct Settings {
     pub link_secret_file: Option<PathBuf>,
     /// True if links to workers of this host use shared memory.
     pub shared_memory_links: bool,
+    /// The user of the workers on this host, beside the gateway's.
+    pub worker_user: Option<SystemUser>,
     /// TLS between the gateway and workers on other machines; `None` without.
     pub link_tls: Option<LinkTls<ClientFiles>>,
     /// The networks on which workers may listen that are not at their agent's address.
@@ -542,6 +549,7 @@ impl Options {
             link_secret_file: self.link_secret_file,
             engines,
             shared_memory_links: self.shared_memory_links,
+            worker_user: self.worker_user.or_else(SystemUser::of_workers),
             worker_networks: self.worker_networks,
             artifact_roots: self.artifact_root,
             policy: self.policy,

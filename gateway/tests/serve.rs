@@ -105,6 +105,16 @@ async fn a_client_that_does_not_finish_its_head_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_client_that_closes_its_sending_side_has_gone_and_gets_no_answer() {
+    let (server, reached, _go) = server(GENEROUS).await;
+    let mut stream = TcpStream::connect(server.address()).await.unwrap();
+    stream.write_all(REQUEST).await.unwrap();
+    reached.notified().await;
+    stream.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut stream).await, "");
+}
+
+#[tokio::test]
 async fn what_is_in_flight_is_answered_before_the_server_ends() {
     let (server, reached, go) = server(GENEROUS).await;
     let address = server.address();

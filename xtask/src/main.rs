@@ -114,6 +114,8 @@ enum Bench {
     Observability(bench::cluster::Observability),
     /// Measures the cost of TLS for clients, and between gateway and worker.
     Tls(bench::cluster::Tls),
+    /// Measures what the confinement of workers costs: their start, and a tiny model's requests.
+    Confinement(bench::cluster::Confinement),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -133,6 +135,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Restart(options)) => bench::cluster::restart(&options),
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
         Chore::Bench(Bench::Tls(options)) => bench::cluster::tls(&options),
+        Chore::Bench(Bench::Confinement(options)) => bench::cluster::confinement(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Train { options } => train::run(&options),
         Chore::Fuzz(options) => fuzz::run(&options),

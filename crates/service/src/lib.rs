@@ -1,6 +1,6 @@
 //! The parts that gateway and agent have in common as services: the flags and the format of the log, the state folder, the user's
 //! data folder, in which state folders and libtorch are by default, the addresses of the machine, the program that has started the
-//! service, and its manual page.
+//! service, the users that programs run as, and its manual page.
 
 mod data_home;
 mod hang_up;
@@ -9,6 +9,7 @@ mod log;
 mod manual;
 mod state_dir;
 mod supervisor;
+mod system_user;
 mod this_machine;
 
 pub use data_home::DataHome;
@@ -18,4 +19,5 @@ pub use log::{LogError, LogFormat, LogOptions};
 pub use manual::print_manual_page;
 pub use state_dir::{StateDir, StateDirError, create_private_dir};
 pub use supervisor::{Supervisor, SupervisorOptions};
+pub use system_user::{SystemUser, UnknownUser, WORKER_USER};
 pub use this_machine::is_of_this_machine;

@@ -53,7 +53,8 @@ impl StateDir {
         create_private_dir(path).map_err(error_at(path))?;
         let path = fs::canonicalize(path).map_err(error_at(path))?;
         let metadata = fs::metadata(&path).map_err(error_at(&path))?;
-        if metadata.permissions().mode() & 0o077 != 0 {
+        // The group of an agent's workers passes through the folder to theirs.
+        if metadata.permissions().mode() & 0o067 != 0 {
             // The folder may contain other files: its creator decides who may read it.
             tracing::warn!(state_dir = %path.display(), "other users can read the state folder");
         }

@@ -19,6 +19,8 @@ pub struct DataPlaneConfig {
     pub drivers: usize,
     /// True if links to workers of this host use shared memory.
     pub shared_memory_links: bool,
+    /// The user that workers of this host run as, beside the gateway's.
+    pub worker_user: Option<u32>,
     /// The most requests that wait for a model without a limit of its own; a further one is refused.
     pub queue_limit: usize,
     /// The longest time for which `fixed-wait` holds an open batch.
@@ -44,6 +46,7 @@ impl Default for DataPlaneConfig {
             link_tls: None,
             drivers: 1,
             shared_memory_links: true,
+            worker_user: None,
             queue_limit: ModelLimits::DEFAULT_QUEUE_LIMIT,
             max_batch_wait: EngineConfig::default().max_batch_wait,
             request_limit: 1 << 16,

@@ -87,6 +87,7 @@ impl DataPlane {
             payload_limit: config.result_limit_bytes,
             batch_time: config.batch_time,
             shared_memory: config.shared_memory_links,
+            worker_user: config.worker_user,
         };
         let inputs = InputMemories::new(memory.clone());
         let drivers = Drivers::new(clock, config.drivers.max(1), |number, inbox| {

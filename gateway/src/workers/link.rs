@@ -48,6 +48,8 @@ pub(crate) struct LinkConfig {
     pub(crate) batch_time: Duration,
     /// True if links to workers of this host use shared memory.
     pub(crate) shared_memory: bool,
+    /// The user that workers of this host run as, beside the gateway's.
+    pub(crate) worker_user: Option<u32>,
 }
 
 /// The runtimes of links.
@@ -185,7 +187,7 @@ async fn open_locally(
     config: &LinkConfig,
 ) -> Result<Connection, ConnectionError> {
     let opened = timeout(OPEN_TIME, async {
-        let stream = connect_locally(path).await?;
+        let stream = connect_locally(path, config.worker_user).await?;
         let handshake = handshake(endpoint, config, Features::SHARED_MEMORY);
         let limits = limits(endpoint, config);
         Connection::open_locally(stream, handshake, &limits, &endpoint.inputs).await

@@ -34,17 +34,22 @@ pub(super) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Connects to a worker on this host.
+/// Connects to a worker on this host, which runs as the gateway's user or that of workers.
 ///
 /// # Errors
 /// Nobody listens there, or somebody who runs as another user and may not see requests.
-pub(super) async fn connect_locally(path: &str) -> io::Result<UnixStream> {
+pub(super) async fn connect_locally(
+    path: &str,
+    worker_user: Option<u32>,
+) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(path).await?;
     let peer = peer_uid(stream.as_fd())?;
-    if peer == geteuid().as_raw() {
+    if peer == geteuid().as_raw() || Some(peer) == worker_user {
         Ok(stream)
     } else {
-        let problem = format!("the worker runs as user {peer}, not as the gateway's");
+        let problem = format!(
+            "the worker runs as user {peer}, which is neither the gateway's nor that of --worker-user"
+        );
         Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
     }
 }

@@ -9,7 +9,10 @@ use packhorse_cluster::ArtifactDigest;
 use sha2::{Digest, Sha256};
 use tokio::{fs::File, io::AsyncWriteExt};
 
-use crate::gateway::{GatewayClient, GatewayError};
+use crate::{
+    gateway::{GatewayClient, GatewayError},
+    worker_user::WorkerUser,
+};
 
 /// The most bytes of an artifact. No model is as large; the limit protects the disk.
 const MAX_BYTES: u64 = 64 << 30;
@@ -18,6 +21,7 @@ const MAX_BYTES: u64 = 64 << 30;
 #[derive(Clone, Debug)]
 pub(super) struct ArtifactCache {
     dir: PathBuf,
+    readers: WorkerUser,
 }
 
 /// A failure to fetch an artifact.
@@ -34,9 +38,9 @@ pub(super) enum FetchError {
 }
 
 impl ArtifactCache {
-    /// Creates a handle for the cache in an existing folder.
-    pub(super) fn new(dir: PathBuf) -> Self {
-        Self { dir }
+    /// Creates a handle for the cache in an existing folder, for workers of this user.
+    pub(super) fn new(dir: PathBuf, readers: WorkerUser) -> Self {
+        Self { dir, readers }
     }
 
     /// Returns the path of an artifact, which exists once the artifact was fetched.
@@ -66,6 +70,7 @@ impl ArtifactCache {
     ) -> Result<(), FetchError> {
         let temporary = self.dir.join(format!("{}.part", digest.to_hex()));
         let stored = download(gateway, digest, &temporary).await;
+        let stored = stored.and_then(|()| Ok(self.readers.let_read(&temporary)?));
         let renamed = match stored {
             Ok(()) => tokio::fs::rename(&temporary, self.path(digest))
                 .await

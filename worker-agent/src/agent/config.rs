@@ -9,14 +9,19 @@ use std::{
 
 use clap::{Parser, ValueEnum, value_parser};
 use packhorse_cluster::{IdError, NodeName, ProfileError, ProfileTable};
-use packhorse_service::{DataHome, Libtorch, LibtorchBuild, LogOptions, SupervisorOptions};
+use packhorse_service::{
+    DataHome, Libtorch, LibtorchBuild, LogOptions, SupervisorOptions, SystemUser,
+};
 use packhorse_tls::{
     Authorities, LinkTls, LinkTlsError, LinkTlsOptions, ServerFiles, TlsFileError,
 };
 use packhorse_worker_agent::devices::DeviceChoice;
 use reqwest::Url;
 
-use crate::pipeline_options::{Confined, PipelineOptions};
+use crate::{
+    pipeline_options::{Confined, PipelineOptions},
+    worker_user::WorkerUserChoice,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -134,6 +139,11 @@ pub(super) struct Options {
     )]
     pub(super) confine_workers: Confined,
 
+    /// User of the workers and the MPS daemons. The agent must be root; its own name leaves them as its user [default: packhorse-worker if the agent
+    /// is root and this system has it]
+    #[arg(long, env = "PACKHORSE_WORKER_USER", value_name = "NAME|UID")]
+    pub(super) worker_user: Option<SystemUser>,
+
     /// Stop all workers when the agent stops, instead of leaving them to the next agent
     #[arg(long, env = "PACKHORSE_STOP_WORKERS_ON_EXIT")]
     pub(super) stop_workers_on_exit: bool,
@@ -194,6 +204,8 @@ pub(super) struct Settings {
     pub(super) batch_limit: Duration,
     /// The workers that are confined to their own files.
     pub(super) confine_workers: Confined,
+    /// The user of the workers.
+    pub(super) worker_user: WorkerUserChoice,
     /// If true, workers end with the agent.
     pub(super) stop_workers_on_exit: bool,
 }
@@ -310,6 +322,7 @@ impl Options {
             link_tls,
             batch_limit: Duration::from_millis(self.batch_limit_ms),
             confine_workers: self.confine_workers,
+            worker_user: WorkerUserChoice::new(self.worker_user),
             stop_workers_on_exit: self.stop_workers_on_exit,
             gateway: self.gateway,
         })

@@ -1,10 +1,11 @@
 //! The last line of a process's log, which is shown as the reason for its end.
 
 use std::{
-    fs::{self, File},
     io::{Read, Seek, SeekFrom},
     path::Path,
 };
+
+use packhorse_worker_agent::handoff::open_regular;
 
 /// The most bytes that are read from the end of a log.
 const TAIL: u64 = 64 << 10;
@@ -13,8 +14,8 @@ const LONGEST: usize = 300;
 
 /// Returns the last line of a log that is not empty, without colours and paths, and shortened.
 pub(super) fn last_line(log: &Path) -> Option<String> {
-    let mut file = File::open(log).ok()?;
-    let length = fs::metadata(log).ok()?.len();
+    let mut file = open_regular(log).ok()?;
+    let length = file.metadata().ok()?.len();
     file.seek(SeekFrom::Start(length.saturating_sub(TAIL)))
         .ok()?;
     let mut tail = Vec::new();

@@ -19,6 +19,7 @@ mod pipeline_options;
 mod process;
 mod session;
 mod state_folder;
+mod worker_user;
 mod worker_watch;
 mod workers;
 

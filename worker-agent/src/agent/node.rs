@@ -23,6 +23,7 @@ use crate::{
     mps::Mps,
     session::{NodeStatus, Session},
     state_folder::{OpenStateError, StateFolder},
+    worker_user::UnusableUser,
     workers::Workers,
 };
 
@@ -50,6 +51,9 @@ pub(super) enum AgentError {
     /// The devices cannot be found.
     #[error(transparent)]
     Devices(#[from] DiscoverError),
+    /// Workers cannot run as the given user.
+    #[error(transparent)]
+    WorkerUser(#[from] UnusableUser),
     /// The operating system refuses.
     #[error("{operation}: {source}")]
     System {
@@ -72,8 +76,9 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     let system = |operation| move |source| AgentError::System { operation, source };
     let interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
     let terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
-    let folder = StateFolder::open(&settings.state_dir)?;
+    let mut folder = StateFolder::open(&settings.state_dir)?;
     let devices = settings.devices.discover(&settings.profiles)?;
+    share_with_workers(&mut folder, &settings, &devices)?;
     for device in &devices {
         tracing::info!(device.name, device.kind = %device.kind, device.memory = %device.memory, "device found");
     }
@@ -116,6 +121,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
                 &settings.mps_control,
                 &devices,
                 &folder.mps(),
+                folder.worker_user(),
                 &event_sender,
             )
             .await
@@ -126,7 +132,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     // The artifact of a simulated program need not be one.
     let simulated = |device: &Device| device.backend == Backend::Simulated;
     let inspects = !devices.iter().all(simulated);
-    let cache = ArtifactCache::new(folder.artifacts());
+    let cache = ArtifactCache::new(folder.artifacts(), folder.worker_user().clone());
     let stop_workers_on_exit = settings.stop_workers_on_exit;
     let mut node = Node {
         reconciler,
@@ -167,6 +173,22 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     }
     session.abort();
     Ok(())
+}
+
+/// Finds out which user workers run as, and shares the state folder with it.
+fn share_with_workers(
+    folder: &mut StateFolder,
+    settings: &Settings,
+    devices: &[Device],
+) -> Result<(), AgentError> {
+    let choice = settings.worker_user.clone();
+    let user = choice.usable(settings, folder.path())?;
+    let names = devices.iter().map(|device| device.name.as_str());
+    let shared = folder.share_with(&user, names);
+    shared.map_err(|source| AgentError::System {
+        operation: "sharing the state folder with workers",
+        source,
+    })
 }
 
 /// The state of the main loop.

@@ -7,7 +7,6 @@ use std::{
         fd::OwnedFd,
         unix::{
             ffi::OsStrExt,
-            fs::MetadataExt,
             process::{CommandExt, ExitStatusExt},
         },
     },
@@ -196,7 +195,7 @@ impl Candidate {
         let of = |name: &str| PathBuf::from(format!("/proc/{pid}/{name}"));
         Self {
             pid,
-            user: fs::metadata(of("")).ok().map(|process| process.uid()),
+            user: user_of(pid),
             identity: ProcessIdentity::from_pid(pid),
             executable: fs::read_link(of("exe")).ok().map(|path| replaced(&path)),
             fd: Some(fd),
@@ -225,6 +224,13 @@ impl Candidate {
         let fd = self.fd.ok_or(io::ErrorKind::NotFound)?;
         Process::new(self.pid, fd, None)
     }
+}
+
+/// Returns the user that a process runs as. The owner of its files in `/proc` says less: that is root where the process hides its memory.
+pub(super) fn user_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Returns the path of a program without the mark of the kernel that the file has been replaced since.

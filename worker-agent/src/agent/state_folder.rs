@@ -1,10 +1,12 @@
 //! The agent's state folder: `artifacts/`; `replicas/ID/`, `profiles/KIND/MODEL/` and `inspections/MODEL/`, which are hand-over folders with
-//! an additional `wanted.json`, from which a later agent reads why the worker was started; `mps/`, the folders of the MPS daemons;
+//! an additional `wanted.json`, from which a later agent reads why the worker was started, and `user`, as which user where that is not
+//! the agent's; `mps/`, the folders of the MPS daemons;
 //! `simulated/`, those of simulated devices; `locks/`, the files whose locks give the workers of a device their turns; and `cluster.json`,
 //! the cluster that the agent obeys. A folder has one agent.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,16 +14,22 @@ use std::{
 use packhorse_cluster::{Program, WantedProfile, WantedReplica};
 use packhorse_reconcile::{ServedReplicas, Task, TaskId};
 use packhorse_service::{StateDir, StateDirError};
-use packhorse_worker_agent::handoff::Handoff;
+use packhorse_worker_agent::handoff::{Handoff, read_regular, write_new};
 use serde::{Deserialize, Serialize};
 
-use crate::fence_file::FenceFile;
+use crate::{fence_file::FenceFile, worker_user::WorkerUser};
 
 const INSTANCE_DIGITS: usize = 32;
 /// The folders of hand-over folders.
 const HANDOFFS: [&str; 3] = ["replicas", "profiles", "inspections"];
 /// The folder of the devices' locks.
 const LOCKS: &str = "locks";
+/// The folder of the artifact cache.
+const ARTIFACTS: &str = "artifacts";
+/// The folder of the simulated devices' folders.
+const SIMULATED: &str = "simulated";
+/// The file of a hand-over folder with the number of its worker's user.
+const USER: &str = "user";
 
 /// A state folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +49,7 @@ pub(super) enum OpenStateError {
 #[derive(Debug)]
 pub(super) struct StateFolder {
     dir: Arc<StateDir>,
+    worker_user: WorkerUser,
 }
 
 /// The content of `wanted.json`: what a hand-over folder's worker was started for.
@@ -61,11 +70,57 @@ impl StateFolder {
             return Err(OpenStateError::Gateway { path });
         }
         let dir = Arc::new(StateDir::open(path)?);
-        for folder in HANDOFFS.into_iter().chain(["artifacts", LOCKS]) {
+        for folder in HANDOFFS.into_iter().chain([ARTIFACTS, LOCKS]) {
             let path = dir.path().join(folder);
             fs::create_dir_all(&path).map_err(|source| StateDirError::Io { path, source })?;
         }
-        Ok(Self { dir })
+        Ok(Self {
+            dir,
+            worker_user: WorkerUser::default(),
+        })
+    }
+
+    /// Shares with workers of this user what they need, and nothing else: from now on, and the files of these devices.
+    ///
+    /// # Errors
+    /// The permissions cannot be changed.
+    pub(super) fn share_with<'a>(
+        &mut self,
+        user: &WorkerUser,
+        devices: impl IntoIterator<Item = &'a str>,
+    ) -> io::Result<()> {
+        self.worker_user = user.clone();
+        if user.uid().is_none() {
+            return Ok(());
+        }
+        let folders = HANDOFFS.into_iter().chain([ARTIFACTS, LOCKS, SIMULATED]);
+        for folder in folders {
+            let path = self.root().join(folder);
+            fs::create_dir_all(&path)?;
+            user.let_pass(&path)?;
+        }
+        for artifact in fs::read_dir(self.artifacts())? {
+            user.let_read(&artifact?.path())?;
+        }
+        for device in devices {
+            let lock = self.device_lock(device);
+            File::options().create(true).append(true).open(&lock)?;
+            user.let_write(&lock)?;
+            let shared = self.simulated_device(device);
+            fs::create_dir_all(&shared)?;
+            user.let_create(&shared)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the user of the workers.
+    pub(super) fn worker_user(&self) -> &WorkerUser {
+        &self.worker_user
+    }
+
+    /// Returns the path of the folder.
+    pub(super) fn path(&self) -> &Path {
+        self.root()
     }
 
     fn root(&self) -> &Path {
@@ -95,7 +150,7 @@ impl StateFolder {
 
     /// Returns the folder of the artifact cache.
     pub(super) fn artifacts(&self) -> PathBuf {
-        self.root().join("artifacts")
+        self.root().join(ARTIFACTS)
     }
 
     /// Returns the folder of the MPS daemons' folders.
@@ -110,7 +165,7 @@ impl StateFolder {
 
     /// Returns the folder that the workers of a simulated device share.
     pub(super) fn simulated_device(&self, device: &str) -> PathBuf {
-        self.root().join("simulated").join(device)
+        self.root().join(SIMULATED).join(device)
     }
 
     /// Returns the path of a task's hand-over folder.
@@ -130,12 +185,20 @@ impl StateFolder {
     pub(super) fn prepare(&self, task: &Task) -> io::Result<Handoff> {
         let dir = self.handoff_dir(&task.id());
         fs::create_dir_all(&dir)?;
+        let above = dir.ancestors().skip(1);
+        for folder in above.take_while(|folder| self.contains(folder)) {
+            self.worker_user.let_pass(folder)?;
+        }
+        self.worker_user.let_create(&dir)?;
         let handoff = Handoff::new(&dir);
-        ignore_missing(fs::remove_file(dir.join("status.json")))?;
-        // The temporary files of a killed worker are of no use to the next one.
-        ignore_missing(fs::remove_dir_all(handoff.temporary_dir()))?;
+        // Whatever a worker has left is of no use to the next one, and may be a trap for the agent.
+        empty(&dir, &handoff.log_path())?;
         fs::create_dir(handoff.temporary_dir())?;
+        self.worker_user.give(&handoff.temporary_dir())?;
         ignore_missing(fs::rename(handoff.log_path(), dir.join("worker.log.old")))?;
+        if let Some(uid) = self.worker_user.uid() {
+            write_new(&dir.join(USER), uid.to_string().as_bytes())?;
+        }
         let wanted = match task {
             Task::Serve(replicas) if replicas.also().is_empty() => {
                 Wanted::Replica(replicas.first().clone())
@@ -145,13 +208,13 @@ impl StateFolder {
             Task::Inspect(program) => Wanted::Inspection(program.clone()),
         };
         let text = serde_json::to_vec_pretty(&wanted).expect("a wanted state came as JSON");
-        fs::write(dir.join("wanted.json"), text)?;
+        write_new(&dir.join("wanted.json"), &text)?;
         Ok(handoff)
     }
 
     /// Returns the task that a hand-over folder's worker was started for; `None` if it cannot be read.
     pub(super) fn read_task(&self, dir: &Path) -> Option<Task> {
-        let text = fs::read(dir.join("wanted.json")).ok()?;
+        let text = read_regular(&dir.join("wanted.json")).ok()?;
         let task = match serde_json::from_slice(&text).ok()? {
             Wanted::Replica(replica) => Task::Serve(replica.into()),
             Wanted::Replicas(replicas) => Task::Serve(ServedReplicas::new(replicas)?),
@@ -159,6 +222,12 @@ impl StateFolder {
             Wanted::Inspection(program) => Task::Inspect(program),
         };
         (self.handoff_dir(&task.id()) == dir).then_some(task)
+    }
+
+    /// Returns the number of the user as which a hand-over folder's worker was started; `None` if that was the agent's.
+    pub(super) fn read_user(dir: &Path) -> Option<u32> {
+        let text = read_regular(&dir.join(USER)).ok()?;
+        str::from_utf8(&text).ok()?.parse().ok()
     }
 
     /// Returns true if the path is, or was, one of this folder's hand-over folders.
@@ -185,6 +254,21 @@ impl StateFolder {
             tracing::warn!(folder = %dir.display(), error = %e, "hand-over folder not removed");
         }
     }
+}
+
+/// Removes what a folder has, except for this file.
+fn empty(folder: &Path, kept: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let path = entry.path();
+        let is_folder = entry.file_type()?.is_dir();
+        if is_folder {
+            ignore_missing(fs::remove_dir_all(path))?;
+        } else if path != kept {
+            ignore_missing(fs::remove_file(path))?;
+        }
+    }
+    Ok(())
 }
 
 fn subfolders(dir: &Path) -> io::Result<Vec<PathBuf>> {

@@ -30,6 +30,7 @@ use crate::{
     pipeline_options::Switch,
     process::{self, Candidate, Process, Signaller},
     state_folder::StateFolder,
+    worker_user::pass_secret,
     worker_watch::{WorkerWatch, current_status},
 };
 
@@ -67,6 +68,8 @@ enum StartError {
     Folder(#[source] io::Error),
     #[error(transparent)]
     Handoff(#[from] HandoffError),
+    #[error("the link secret cannot be passed to the worker: {0}")]
+    Secret(#[source] io::Error),
     #[error("the worker program cannot be started: {0}")]
     Spawn(#[source] io::Error),
 }
@@ -119,9 +122,16 @@ impl Workers {
         let share = self.compute_share(task);
         let execution = self.execution(task.program(), share, device, cache);
         let threads = execution.threads;
+        let user = self.folder.worker_user();
+        let own_user = user.uid().is_some();
+        let mut stdin = Stdio::null();
         let subcommand = match task {
             Task::Serve(replicas) => {
                 let first = replicas.first();
+                let link_secret_file = self.settings.link_secret_file.as_ref();
+                if let Some(secret) = link_secret_file.filter(|_| own_user) {
+                    stdin = pass_secret(secret).map_err(StartError::Secret)?;
+                }
                 let also = replicas.also().iter().map(|replica| AlsoServed {
                     replica: replica.id,
                     execution: self.execution(&replica.program, share, device, cache),
@@ -131,8 +141,9 @@ impl Workers {
                     execution,
                     also: also.collect(),
                     batch_size: first.batch_size,
+                    own_user,
                     listen: SocketAddr::new(self.settings.listen_address, 0),
-                    link_secret_file: self.settings.link_secret_file.clone(),
+                    link_secret_file: link_secret_file.filter(|_| !own_user).cloned(),
                     link_tls: self.settings.link_tls.clone(),
                     batch_limit_ms: u64::try_from(self.settings.batch_limit.as_millis())
                         .unwrap_or(u64::MAX),
@@ -153,11 +164,15 @@ impl Workers {
                 "operators"
             }
         };
+        user.let_read(&handoff.task_path())
+            .map_err(StartError::Folder)?;
         // The worker shortens its log while it appends to it.
         let log = File::options()
-            .create(true)
+            .create_new(true)
             .append(true)
             .open(handoff.log_path())
+            .map_err(StartError::Folder)?;
+        user.let_write(&handoff.log_path())
             .map_err(StartError::Folder)?;
         let error_log = log.try_clone().map_err(StartError::Folder)?;
         let has_gpu = device.is_some_and(|device| device.backend == Backend::Cuda);
@@ -167,6 +182,8 @@ impl Workers {
             .args([subcommand, "--dir"])
             .arg(handoff.dir())
             .args(is_confined.then_some("--confine"))
+            // How CUDA and MPS look at a process that hides its memory is not known.
+            .args((own_user && !has_gpu).then_some("--hide-memory"))
             .env_clear()
             .envs(inherited())
             .envs(worker_environment(threads))
@@ -177,9 +194,16 @@ impl Workers {
                 mps.iter()
                     .flat_map(|mps| mps.environment(planned_memory(task))),
             )
-            .stdin(Stdio::null())
+            .stdin(stdin)
             .stdout(log)
             .stderr(error_log);
+        if own_user {
+            // The agent's home and folder are not the worker's.
+            command
+                .env("HOME", handoff.temporary_dir())
+                .current_dir(handoff.dir());
+            user.run(&mut command);
+        }
         let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
         let pid = process.pid();
         self.watch(task, process, handoff, None);
@@ -317,8 +341,9 @@ impl Workers {
     fn worker_of(&self, handoff: &Handoff, candidate: Candidate) -> Option<Process> {
         let reporter = handoff.read_status().ok().flatten();
         let reporter = reporter.map(|status| status.process);
-        let user = rustix::process::getuid().as_raw();
-        if !is_worker(&candidate, user, reporter, &self.settings.worker) {
+        let own = rustix::process::getuid().as_raw();
+        let users = [Some(own), StateFolder::read_user(handoff.dir())];
+        if !is_worker(&candidate, &users, reporter, &self.settings.worker) {
             tracing::warn!(
                 pid = candidate.pid,
                 folder = %handoff.dir().display(),
@@ -372,15 +397,16 @@ impl Workers {
 }
 
 /// Returns true if a process is the worker of a hand-over folder. A command line says nothing: every process of every user can have
-/// the folder's name in it. A worker is a process of this user, and either the one that has written the folder's status, or, as long as
+/// the folder's name in it. A worker is a process of this user or of
+/// the one as which it was started, and either the one that has written the folder's status, or, as long as
 /// none that still runs has, one that executes the worker program.
 fn is_worker(
     candidate: &Candidate,
-    user: u32,
+    users: &[Option<u32>],
     reporter: Option<ProcessIdentity>,
     program: &Path,
 ) -> bool {
-    if candidate.user != Some(user) {
+    if candidate.user.is_none() || !users.contains(&candidate.user) {
         return false;
     }
     match reporter.filter(ProcessIdentity::is_alive) {
@@ -460,7 +486,7 @@ fn is_inherited(name: &str) -> bool {
 }
 
 /// Returns the environment variable by which the loader finds libtorch, before the folder with which the worker was linked.
-fn library_path(libtorch: Option<&Libtorch>) -> Option<(&'static str, OsString)> {
+pub(super) fn library_path(libtorch: Option<&Libtorch>) -> Option<(&'static str, OsString)> {
     let mut folders = libtorch?.libraries().into_os_string();
     if let Some(given) = env::var_os(LIBRARY_PATH) {
         folders.push(":");
@@ -510,7 +536,12 @@ mod tests {
             )
         };
         let is_worker = |candidate: &Candidate, reporter| {
-            super::is_worker(candidate, 7, reporter, Path::new(PROGRAM))
+            super::is_worker(
+                candidate,
+                &[Some(7), Some(9), None],
+                reporter,
+                Path::new(PROGRAM),
+            )
         };
         let worker = candidate(7, running, PROGRAM);
         assert!(is_worker(&worker, Some(running)));
@@ -529,6 +560,7 @@ mod tests {
 
         let other = candidate(7, ended, PROGRAM);
         assert!(!is_worker(&other, Some(running)), "the real worker runs");
+        assert!(is_worker(&candidate(9, running, PROGRAM), Some(running)));
         assert!(!is_worker(&candidate(8, running, PROGRAM), Some(running)));
         assert!(!is_worker(&candidate(7, running, "/usr/bin/less"), None));
         assert!(!is_worker(

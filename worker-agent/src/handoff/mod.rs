@@ -14,7 +14,7 @@ mod task;
 use std::{
     fs::{self, File},
     io::{self, Read as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -100,6 +100,11 @@ impl Handoff {
         log_limit::watch(&self.log_path());
     }
 
+    /// Returns the path of the worker's task.
+    pub fn task_path(&self) -> PathBuf {
+        self.dir.join(TASK)
+    }
+
     /// Returns the path of the worker's folder for temporary files. A package is unpacked there, and its files may stay.
     pub fn temporary_dir(&self) -> PathBuf {
         self.dir.join(TEMPORARY)
@@ -179,7 +184,10 @@ impl Handoff {
 
 /// Writes a file anew. The worker's model can write to its folder, too: a link that it leaves there is replaced, and not followed to a file of
 /// the agent.
-fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+///
+/// # Errors
+/// The file cannot be removed or written.
+pub fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
@@ -188,16 +196,33 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     file.write_all(content)
 }
 
-/// Reads a file that is neither a link nor something that keeps its reader waiting.
-fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+/// Reads a file of a worker that is neither a link nor something that keeps its reader waiting.
+///
+/// # Errors
+/// The file cannot be read, or is a link.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let file = open_regular(path)?;
+    let mut content = Vec::new();
+    file.take(LARGEST_FILE).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+/// Opens a file of a worker that is neither a link, also no hard one, nor something that keeps its reader waiting.
+///
+/// # Errors
+/// The file cannot be opened, or is something else.
+pub fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
     let file = File::options()
         .read(true)
         .custom_flags(flags.bits())
         .open(path)?;
-    let mut content = Vec::new();
-    file.take(LARGEST_FILE).read_to_end(&mut content)?;
-    Ok(content)
+    let metadata = file.metadata()?;
+    if metadata.is_file() && metadata.nlink() <= 1 {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is no regular file of one name"))
+    }
 }
 
 #[cfg(test)]

@@ -20,6 +20,10 @@ pub struct ServeTask {
     pub also: Vec<AlsoServed>,
     /// The most rows of a batch, at most [`Program::rows_limit`].
     pub batch_size: u32,
+    /// True if the process runs as another user than the agent. Then it gets the secret through standard input, if there is one, because it cannot read
+    /// the file, and the processes of its group connect to its Unix sockets.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub own_user: bool,
     /// The address on which the worker listens for the gateway. For port 0 the status contains the chosen port.
     pub listen: SocketAddr,
     /// The file with the secret shared with the gateway. Without one, anyone who reaches the address can use the worker.

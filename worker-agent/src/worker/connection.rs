@@ -71,6 +71,8 @@ pub(super) struct Link {
     pub(super) batches: Arc<Semaphore>,
     /// The connections that have completed their handshake.
     pub(super) open: Arc<OpenConnections>,
+    /// True if gateways of the worker's group may connect on this host, whatever their user.
+    pub(super) for_group: bool,
 }
 
 /// The connections that have completed their handshake.
@@ -229,7 +231,7 @@ pub(super) fn serve(stream: TcpStream, link: &Link) {
 
 /// Serves one connection of this host until it ends.
 pub(super) fn serve_local(stream: UnixStream, link: &Link) {
-    serve_begun(begin_local(stream), link);
+    serve_begun(begin_local(stream, link.for_group), link);
 }
 
 fn serve_begun(begun: Result<LinkStream, ConnectionError>, link: &Link) {
@@ -282,10 +284,11 @@ fn begin(stream: TcpStream, link: &Link) -> Result<LinkStream, ConnectionError> 
     Err(ConnectionError::NotTls)
 }
 
-/// Begins a connection of this host, with a gateway that runs as the worker's user: any other may not read its requests.
-fn begin_local(stream: UnixStream) -> Result<LinkStream, ConnectionError> {
+/// Begins a connection of this host, with a gateway that runs as the worker's user: any other may not read its requests. Whom a socket for the group
+/// lets in the kernel has decided.
+fn begin_local(stream: UnixStream, for_group: bool) -> Result<LinkStream, ConnectionError> {
     let peer = peer_uid(stream.as_fd())?;
-    if peer != nix::unistd::geteuid().as_raw() {
+    if !for_group && peer != nix::unistd::geteuid().as_raw() {
         return Err(ConnectionError::OtherUser(peer));
     }
     stream.set_write_timeout(Some(WRITE_LIMIT))?;

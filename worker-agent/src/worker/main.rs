@@ -69,6 +69,9 @@ struct HandoffOptions {
     /// Confine the process to its own files before the program is loaded
     #[arg(long)]
     confine: bool,
+    /// Keep the memory of the process from other processes of its user
+    #[arg(long)]
+    hide_memory: bool,
 }
 
 #[derive(Args)]
@@ -100,6 +103,16 @@ fn main() {
         report(info);
         process::abort();
     }));
+    if let Command::Serve(options) | Command::Profile(options) | Command::Operators(options) =
+        &cli.command
+        && options.hide_memory
+    {
+        // A program that gains rights would be the way around.
+        let hidden = nix::sys::prctl::set_dumpable(false);
+        if let Err(error) = hidden.and_then(|()| nix::sys::prctl::set_no_new_privs()) {
+            tracing::warn!(%error, "other processes of this user can read the memory of this one");
+        }
+    }
     let code = match cli.command {
         Command::Serve(options) => serve::serve(&Handoff::new(options.dir), options.confine),
         Command::Profile(options) => profile::profile(&Handoff::new(options.dir), options.confine),

@@ -1,9 +1,11 @@
 //! `packhorse-worker serve`: loads a program, then answers batches until SIGTERM.
 
 use std::{
-    fs, io, iter,
+    fs::{self, Permissions},
+    io::{self, Read as _},
+    iter,
     net::{SocketAddr, TcpListener},
-    os::unix::net::UnixListener,
+    os::unix::{fs::PermissionsExt as _, net::UnixListener},
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -31,6 +33,8 @@ use crate::{
     status_reporter::StatusReporter,
 };
 
+/// The most bytes of a secret that is passed.
+const LONGEST_SECRET: u64 = 1 << 16;
 /// The most connections at the same time, including those in their handshake.
 const MAX_CONNECTIONS: usize = 32;
 /// The time without a new batch after which a draining worker assumes that its gateways have none in flight.
@@ -79,7 +83,7 @@ fn run(
         .read_task()
         .map_err(|e| StartError::permanent(e.to_string()))?;
     reporter.report(WorkerReport::Loading);
-    let secret = read_secret(task.link_secret_file.as_deref()).map_err(StartError::transient)?;
+    let secret = read_secret(&task).map_err(StartError::transient)?;
     let tls = task.link_tls.as_ref().map(LinkTls::open_server).transpose();
     let tls = tls.map_err(|e| StartError::transient(format!("--link-tls: {e}")))?;
     let tls = tls.map(Arc::new);
@@ -154,6 +158,7 @@ fn run(
             pipeline: Arc::clone(&pipeline),
             batches: Arc::clone(&batches),
             open: Arc::clone(&open),
+            for_group: task.own_user,
         });
         accept_all(listeners, &link, &connections);
     }
@@ -304,7 +309,7 @@ impl Listeners {
             replica: replicas(task)[index].0,
             address: address.map_err(|e| StartError::transient(e.to_string()))?,
             anywhere,
-            local: listen_locally(handoff, index),
+            local: listen_locally(handoff, index, task.own_user),
         })
     }
 
@@ -317,15 +322,33 @@ impl Listeners {
     }
 }
 
-/// Listens on a Unix socket of the hand-over folder, and returns its path, too. Without it gateways of this host connect by TCP.
-fn listen_locally(handoff: &Handoff, index: usize) -> Option<(UnixListener, String)> {
+/// Listens on a Unix socket of the hand-over folder, to which only this user connects, or its group, too, and returns its path, too. Without it gateways of this host connect by TCP.
+fn listen_locally(
+    handoff: &Handoff,
+    index: usize,
+    for_group: bool,
+) -> Option<(UnixListener, String)> {
     let socket = handoff.link_socket(index)?;
     if let Some(folder) = Path::new(&socket).parent() {
         let _ = fs::create_dir(folder);
     }
     // Of a process that ended in the same folder.
     let _ = fs::remove_file(&socket);
-    match UnixListener::bind(&socket) {
+    let listen = || {
+        let listener = UnixListener::bind(&socket)?;
+        if for_group {
+            let folder = Path::new(&socket).parent().filter(|_| index > 0);
+            for (path, mode) in folder
+                .map(|path| (path, 0o710))
+                .into_iter()
+                .chain([(Path::new(&socket), 0o660)])
+            {
+                fs::set_permissions(path, Permissions::from_mode(mode))?;
+            }
+        }
+        io::Result::Ok(listener)
+    };
+    match listen() {
         Ok(listener) => Some((listener, socket)),
         Err(error) => {
             tracing::warn!(%error, "cannot listen on link.sock; gateways connect by TCP");
@@ -355,11 +378,22 @@ fn folders_of_certificates(task: &ServeTask) -> impl Iterator<Item = PathBuf> {
     })
 }
 
-fn read_secret(file: Option<&Path>) -> Result<LinkSecret, String> {
-    let Some(file) = file else {
-        return Ok(LinkSecret::none());
+fn read_secret(task: &ServeTask) -> Result<LinkSecret, String> {
+    let content = match &task.link_secret_file {
+        Some(file) => fs::read(file).map_err(|e| format!("link secret file: {e}"))?,
+        None if task.own_user => {
+            let mut passed = Vec::new();
+            io::stdin()
+                .take(LONGEST_SECRET)
+                .read_to_end(&mut passed)
+                .map_err(|e| format!("link secret: {e}"))?;
+            if passed.is_empty() {
+                return Ok(LinkSecret::none());
+            }
+            passed
+        }
+        None => return Ok(LinkSecret::none()),
     };
-    let content = fs::read(file).map_err(|e| format!("link secret file: {e}"))?;
     let secret = LinkSecret::from_file_content(&content);
     if secret == LinkSecret::none() {
         return Err("link secret file: the file is empty".to_owned());

@@ -6,7 +6,10 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 use packhorse_api::agent::{GpuProcess, GpuStatus};
 use packhorse_cluster::{ByteCount, ComputeShare, ReplicaState, ReplicaStatus, WantedReplica};
 
-use crate::common::{Agent, FakeGateway, FakeState, Home, replica, signal};
+use crate::{
+    common::{Agent, FakeGateway, FakeState, Home, replica, signal},
+    worker_user,
+};
 
 const V100: &str = "GPU-5d1bd0b0-0e4b-4a4d-a0ea-000000000001";
 const THREE_SLICES: &str = "MIG-5d1bd0b0-0e4b-4a4d-a0ea-000000000003";
@@ -16,6 +19,10 @@ const CLIENTS: usize = 48;
 
 /// Starts an agent with the GPUs of the stand-in for NVML.
 fn agent(home: &Home, gateway: &FakeGateway) -> Agent {
+    agent_with(home, gateway, &[])
+}
+
+fn agent_with(home: &Home, gateway: &FakeGateway, flags: &[&str]) -> Agent {
     let stand_ins = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stand-ins");
     let built = Command::new(stand_ins.join("build.sh"))
         .arg("nvml")
@@ -25,11 +32,12 @@ fn agent(home: &Home, gateway: &FakeGateway) -> Agent {
     // The worker waits on a pipe to which nothing is written until it gets a signal.
     let worker = home.script(
         "worker",
-        "env >\"$3/environment.new\"\nmv \"$3/environment.new\" \"$3/environment\"\nmkfifo \"$3/hold\"\nread -r _ <\"$3/hold\"\n",
+        "[ \"$1\" = --version ] && exit 0\nenv >\"$3/environment.new\"\nmv \"$3/environment.new\" \"$3/environment\"\nmkfifo \"$3/hold\"\nread -r _ <\"$3/hold\"\n",
     );
     let child = home
         .agent_command(gateway.address)
         .args(["--devices", "nvidia", "--stop-workers-on-exit"])
+        .args(flags)
         .args([Path::new("--mps-control"), &stand_ins.join("mps-control")])
         .args([Path::new("--worker"), &worker])
         .env("LD_LIBRARY_PATH", home.path(""))
@@ -222,4 +230,38 @@ async fn where_a_daemon_dies_all_workers_of_its_gpu_start_again_and_no_others() 
     gateway
         .until("MPS again", |state| gpu(state, V100)?.mps.then_some(()))
         .await;
+}
+
+#[tokio::test]
+async fn the_mps_daemon_of_a_gpu_has_the_user_of_its_clients_and_one_of_another_user_is_replaced() {
+    let Some((home, flags)) = worker_user::home() else {
+        return;
+    };
+    let gateway = FakeGateway::start().await;
+    let of_v100 = || {
+        let mut daemons = home.mps_daemons().into_iter();
+        daemons.find(|daemon| daemon.device == V100)
+    };
+    // Of an agent before, whose workers were its own user's.
+    let mut first = agent_with(&home, &gateway, &["--worker-user", "root"]);
+    gateway
+        .until("MPS", |state| gpu(state, V100)?.mps.then_some(()))
+        .await;
+    let before = of_v100().unwrap().pid;
+    assert_eq!(worker_user::identity(before)[0], "0");
+    first.kill();
+
+    gateway.state.send_modify(|state| state.status = None);
+    let _agent = agent_with(&home, &gateway, &[&flags[0], &flags[1]]);
+    gateway.want(vec![on(V100, "1-0")], vec![]);
+    let worker = gateway
+        .until("a worker", |state| {
+            state.status.as_ref()?.replicas.first()?.pid
+        })
+        .await;
+    let daemon = of_v100().unwrap().pid;
+    assert_ne!(daemon, before);
+    assert_eq!(worker_user::identity(daemon), worker_user::identity(worker));
+    assert_eq!(worker_user::identity(worker)[0], flags[1]);
+    assert!(gpu(&gateway.state.borrow(), V100).unwrap().mps);
 }

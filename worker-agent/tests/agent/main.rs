@@ -4,6 +4,7 @@
 
 mod common;
 mod gpus;
+mod worker_user;
 
 use std::{
     process::{Command, Stdio},
@@ -457,8 +458,14 @@ async fn an_agent_leaves_its_workers_or_takes_them_along_as_it_is_told() {
     assert_eq!(home.workers().len(), 2);
 
     gateway.state.send_modify(|state| state.status = None);
+    let leases = gateway.state.borrow().leases.len();
     let agent = home.agent(gateway.address, &["--stop-workers-on-exit"]);
-    gateway.until("two replicas", all_ready).await;
+    // The last status of the agent before may arrive late; this one listens to signals before it takes its lease.
+    gateway
+        .until("two replicas of the next agent", |state| {
+            (state.leases.len() > leases).then(|| all_ready(state))?
+        })
+        .await;
     let pids = home.workers();
     assert_eq!(pids.len(), 2);
     let stopped = tokio::task::spawn_blocking(move || agent.stop());

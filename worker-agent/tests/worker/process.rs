@@ -3,10 +3,16 @@
 use std::{
     fs,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
+};
+
+#[cfg(feature = "torch")]
+use std::{
+    io::{self, Write as _},
+    os::unix::{fs::chown, process::CommandExt as _},
 };
 
 use nix::{
@@ -59,6 +65,21 @@ impl Worker {
         Self::spawn_with("serve", &["--confine"], task, &[])
     }
 
+    /// Starts the worker as an agent does whose workers have a user of their own, with the link secret on standard input. Its folder is the user's.
+    #[cfg(feature = "torch")]
+    pub(crate) fn serve_as(user: u32, task: &ServeTask, secret: &[u8]) -> Self {
+        let (secret_end, mut agents_end) = io::pipe().unwrap();
+        agents_end.write_all(secret).unwrap();
+        drop(agents_end);
+        let prepare = |command: &mut Command, dir: &Path| {
+            for path in [dir, &dir.join("tmp"), &dir.join("task.json")] {
+                chown(path, Some(user), Some(user)).unwrap();
+            }
+            command.uid(user).gid(user).stdin(secret_end);
+        };
+        Self::spawn_prepared("serve", &["--hide-memory"], task, &[], prepare)
+    }
+
     fn spawn(command: &str, task: &impl Serialize, environment: &[(&str, String)]) -> Self {
         Self::spawn_with(command, &[], task, environment)
     }
@@ -69,12 +90,23 @@ impl Worker {
         task: &impl Serialize,
         environment: &[(&str, String)],
     ) -> Self {
+        Self::spawn_prepared(command, flags, task, environment, |_, _| {})
+    }
+
+    fn spawn_prepared(
+        command: &str,
+        flags: &[&str],
+        task: &impl Serialize,
+        environment: &[(&str, String)],
+        prepare: impl FnOnce(&mut Command, &Path),
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let handoff = Handoff::new(dir.path());
         handoff.write_task(task).unwrap();
         fs::create_dir(handoff.temporary_dir()).unwrap();
         let log = fs::File::create(handoff.log_path()).unwrap();
-        let child = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"))
+        let mut process = Command::new(env!("CARGO_BIN_EXE_packhorse-worker"));
+        process
             .arg(command)
             .arg("--dir")
             .arg(dir.path())
@@ -84,9 +116,9 @@ impl Worker {
             .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+            .stderr(log);
+        prepare(&mut process, dir.path());
+        let child = process.spawn().unwrap();
         Self { dir, child }
     }
 
@@ -217,6 +249,7 @@ pub(crate) fn serve_task(execution: Execution) -> ServeTask {
         listen: "127.0.0.1:0".parse().unwrap(),
         link_tls: None,
         link_secret_file: None,
+        own_user: false,
         batch_limit_ms: 60_000,
     }
 }

@@ -64,6 +64,17 @@ pub(crate) struct Tls {
     rounds: u32,
 }
 
+/// The flags of `confinement`.
+#[derive(clap::Args)]
+pub(crate) struct Confinement {
+    /// Time of each load, in seconds
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Number of rounds, in each of which all cases are measured
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+}
+
 /// Writes `docs/benchmarks/overload.md` with its figure.
 pub(crate) fn overload(options: &Overload) -> anyhow::Result<()> {
     measure("overload", &[("seconds", options.seconds.to_string())])
@@ -107,6 +118,17 @@ pub(crate) fn observability(options: &Observability) -> anyhow::Result<()> {
 pub(crate) fn tls(options: &Tls) -> anyhow::Result<()> {
     measure(
         "tls_cost",
+        &[
+            ("seconds", options.seconds.to_string()),
+            ("rounds", options.rounds.to_string()),
+        ],
+    )
+}
+
+/// Writes `docs/benchmarks/confinement.md`.
+pub(crate) fn confinement(options: &Confinement) -> anyhow::Result<()> {
+    measure(
+        "confinement_cost",
         &[
             ("seconds", options.seconds.to_string()),
             ("rounds", options.rounds.to_string()),

@@ -33,7 +33,7 @@ const SOLVER: &str = "libhighs.so.1";
 /// The libraries of CUDA in the folder of libtorch, without which it is the build for CPUs.
 const CUDA_LIBRARIES: [&str; 2] = ["cuda", "nvshmem"];
 /// The files that are copied: path in the repository, and in the archive.
-const COPIES: [(&str, &str); 5] = [
+const COPIES: [(&str, &str); 6] = [
     ("deploy/README.md", "README.md"),
     ("CHANGELOG.md", "CHANGELOG.md"),
     ("LICENSE", "LICENSE"),
@@ -44,6 +44,10 @@ const COPIES: [(&str, &str); 5] = [
     (
         "deploy/systemd/packhorse-agent.service",
         "lib/systemd/system/packhorse-agent.service",
+    ),
+    (
+        "deploy/sysusers.d/packhorse.conf",
+        "lib/sysusers.d/packhorse.conf",
     ),
 ];
 /// The shells, with the places of their completions.

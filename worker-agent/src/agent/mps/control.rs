@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{OsStr, OsString},
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io, iter,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -20,6 +20,7 @@ use tokio::{
 use crate::{
     log_tail::last_line,
     process::{self, Process},
+    worker_user::WorkerUser,
 };
 
 /// The time limit of a command. `terminate_client` waits for the client's work on the GPU.
@@ -37,6 +38,7 @@ pub(super) struct Control {
     device: String,
     pipe: PathBuf,
     log: PathBuf,
+    user: WorkerUser,
 }
 
 /// A command that a daemon did not execute.
@@ -66,18 +68,40 @@ pub(super) struct Server {
 }
 
 impl Control {
-    /// Creates the daemon's folders under `root`, for this user only.
-    pub(super) fn new(program: &Path, device: &str, root: &Path) -> io::Result<Self> {
+    /// Creates the daemon's folders under `root`, for the workers' user only. The daemon runs as that user, because an MPS server has clients of
+    /// its own user.
+    pub(super) fn new(
+        program: &Path,
+        device: &str,
+        root: &Path,
+        user: &WorkerUser,
+    ) -> io::Result<Self> {
         let folder = root.join(folder_name(device));
         let (pipe, log) = (folder.join("pipe"), folder.join("log"));
-        create_private_dir(&pipe)?;
         create_private_dir(&log)?;
-        Ok(Self {
+        user.let_pass(root)?;
+        user.let_pass(&folder)?;
+        user.let_create(&log)?;
+        let control = Self {
             program: program.to_owned(),
             device: device.to_owned(),
             pipe,
             log,
-        })
+            user: user.clone(),
+        };
+        control.create_pipe()?;
+        Ok(control)
+    }
+
+    fn create_pipe(&self) -> io::Result<()> {
+        create_private_dir(&self.pipe)?;
+        self.user.give(&self.pipe)
+    }
+
+    /// Removes what a daemon of another user has left.
+    pub(super) fn empty_pipe(&self) -> io::Result<()> {
+        fs::remove_dir_all(&self.pipe)?;
+        self.create_pipe()
     }
 
     /// Returns the environment variables that make a process use this daemon.
@@ -109,6 +133,7 @@ impl Control {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(output_too);
+        self.user.run(&mut command);
         Process::spawn(&mut command).map_err(|e| self.run_error(e))
     }
 
@@ -148,6 +173,12 @@ impl Control {
                 && arguments.contains(&OsStr::new("-f"))
         };
         process::find_by_environment(is_daemon, PIPE_DIRECTORY, self.pipe.as_os_str())
+    }
+
+    /// Returns true if a daemon runs as the user of its clients.
+    pub(super) fn has_right_user(&self, daemon: &Process) -> bool {
+        let own = || rustix::process::getuid().as_raw();
+        process::user_of(daemon.pid()) == Some(self.user.uid().unwrap_or_else(own))
     }
 
     /// Returns the servers. A success means that the daemon runs.
@@ -207,7 +238,9 @@ impl Control {
 
     /// Runs the program with a line of input. Returns true if it succeeded, and its output.
     async fn run(&self, line: &str) -> io::Result<(bool, String)> {
-        let mut child = tokio::process::Command::new(&self.program)
+        let mut command = Command::new(&self.program);
+        self.user.run(&mut command);
+        let mut child = tokio::process::Command::from(command)
             .envs(self.environment())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

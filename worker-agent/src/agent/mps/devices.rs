@@ -19,6 +19,7 @@ use super::{
     sharing::GpuSharing,
     supervisor::{Supervisor, SupervisorTimes},
 };
+use crate::worker_user::WorkerUser;
 
 /// The most MPS clients of one GPU: the limit of drivers up to CUDA 13.0. Later ones allow a few more.
 pub(crate) const MAX_CLIENTS: usize = 48;
@@ -41,12 +42,13 @@ pub(crate) struct MpsDevice {
 }
 
 impl Mps {
-    /// Starts a daemon for every GPU, with its folders under `root`, and waits until each of them runs or has failed. From then on
+    /// Starts a daemon for every GPU, as the workers' user and with its folders under `root`, and waits until each of them runs or has failed. From then on
     /// `events` receives their failures and recoveries.
     pub(crate) async fn start(
         program: &Path,
         devices: &[Device],
         root: &Path,
+        user: &WorkerUser,
         events: &mpsc::Sender<Event>,
     ) -> Self {
         let mut mps = Self::default();
@@ -54,7 +56,7 @@ impl Mps {
             .iter()
             .filter(|device| device.backend == Backend::Cuda)
         {
-            match Control::new(program, &device.name, root) {
+            match Control::new(program, &device.name, root, user) {
                 Ok(control) => {
                     mps.supervise(&device.name, control, SupervisorTimes::default(), events);
                 }

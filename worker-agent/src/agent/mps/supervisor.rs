@@ -129,14 +129,23 @@ impl Supervisor {
     async fn start(&self) -> Result<Process, MpsFailure> {
         let found = self.control.find();
         if let Some(daemon) = found.map_err(|e| MpsFailure::Control(e.to_string()))? {
-            if self.control.servers().await.is_ok() {
+            let has_right_user = self.control.has_right_user(&daemon);
+            if has_right_user && self.control.servers().await.is_ok() {
                 return Ok(daemon);
             }
+            let problem = if has_right_user {
+                "does not answer"
+            } else {
+                "runs as another user than workers now do"
+            };
             tracing::warn!(
                 pid = daemon.pid(),
-                "MPS daemon of an earlier agent does not answer"
+                "MPS daemon of an earlier agent {problem}"
             );
             daemon.kill().await;
+            if !has_right_user && let Err(error) = self.control.empty_pipe() {
+                tracing::warn!(%error, "the files of that daemon are not removed");
+            }
         }
         let control_failure = |e: ControlError| MpsFailure::Control(e.to_string());
         let mut daemon = self.control.spawn().map_err(control_failure)?;

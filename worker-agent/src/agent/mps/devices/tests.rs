@@ -48,7 +48,7 @@ impl Node {
     }
 
     fn control(&self) -> Control {
-        Control::new(&self.program, GPU, self.root.path()).unwrap()
+        Control::new(&self.program, GPU, self.root.path(), &WorkerUser::default()).unwrap()
     }
 
     fn file(&self, name: &str) -> PathBuf {
