@@ -141,6 +141,12 @@ impl Task {
         if let Some(discipline) = request.discipline {
             input.problem.discipline = discipline.live()?;
         }
+        if request.policy.is_some() || request.options.is_some() || request.discipline.is_some() {
+            // Such a change may take served models' replicas, as it may where it is carried out.
+            for model in &mut input.problem.models {
+                model.need = None;
+            }
+        }
         if request.models.len() > MAX_MODELS {
             return Err(PreviewError::TooManyModels("models"));
         }

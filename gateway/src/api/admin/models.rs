@@ -64,7 +64,13 @@ pub(super) async fn register(
     Query(Replacement { replace }): Query<Replacement>,
     JsonBody(registration): JsonBody<ModelRegistration>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let (spec, path) = parse_registration(registration)?;
+    let keeps_rate_mode = registration.rate.is_none() && !replace;
+    let (mut spec, path) = parse_registration(registration)?;
+    if keeps_rate_mode {
+        let name = spec.program.model.name.clone();
+        let newest = admin.controller.model(name, None).await?;
+        spec.rate_mode = newest.map_or(spec.rate_mode, |newest| newest.rate);
+    }
     let spec = match path {
         Some(path) => with_file(&admin, actor.clone(), spec, &path).await?,
         None => spec,

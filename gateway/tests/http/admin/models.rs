@@ -364,6 +364,11 @@ async fn a_rate_mode_is_max_until_it_is_changed_and_there_after_a_restart() {
         let view = gateway.get(&format!("/v1/models/{model}")).await.ok(200);
         assert_eq!(view["rate"], mode);
     }
+    // A further version that says nothing has the mode of the newest one.
+    let mut second = registration("m", gateway.upload(b"a file").await);
+    second["version"] = json!(2);
+    let view = gateway.post("/v1/models", &second).await.ok(201);
+    assert_eq!(view["rate"], "min");
 }
 
 #[tokio::test]
