@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 e8723f75a1308f7147d0c6772a03e715688141a40e80b52c640ee6c63bebafc5) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 8e1a91cf58ff08b56709bb057347846c158c767f13283ca69c5f0d3effb2b4c1) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
