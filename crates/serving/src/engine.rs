@@ -135,14 +135,14 @@ struct Model {
     divisions: DivisionBudget,
     shares: TenantShares,
     blame: TenantBlame,
-    /// The time from which on an overload is marked again: before that the model counts as overloaded anyway.
-    mark_overloaded_from: Time,
+    /// The end of the time for which the model counts as overloaded.
+    overloaded_until: Time,
 }
 
 impl Model {
     /// Returns true if a request of the model was refused or dropped a short while ago, or those that wait were endangered.
     fn is_overloaded(&self, now: Time) -> bool {
-        now < self.mark_overloaded_from
+        now < self.overloaded_until
     }
 
     /// Returns true if the requests that wait, behind a batch that a replica has just got, may be late: if the model's replicas
@@ -417,9 +417,9 @@ impl Engine {
     fn mark_overloaded(&mut self, now: Time, key: ModelKey) {
         let model = self.models.get_mut(&key);
         let model = model.expect("only models that exist are overloaded");
-        if model.mark_overloaded_from <= now {
+        if OverloadedModels::is_due(now, model.overloaded_until) {
             let devices = model.pool.serving().map(|(_, replica)| replica.device());
-            model.mark_overloaded_from = self.overloaded.mark(now, key, devices);
+            model.overloaded_until = self.overloaded.mark(now, key, devices);
         }
     }
 

@@ -19,8 +19,7 @@ pub(crate) struct OverloadedModels {
 }
 
 impl OverloadedModels {
-    /// Marks a model with replicas on these devices as overloaded. Returns the time from which on it should be marked again,
-    /// which lies before the mark ends, so that there is no gap.
+    /// Marks a model with replicas on these devices as overloaded. Returns the time at which the mark ends.
     pub(crate) fn mark(
         &mut self,
         now: Time,
@@ -33,7 +32,12 @@ impl OverloadedModels {
             overloaded.retain(|_, until| *until > now);
             overloaded.insert(model, until);
         }
-        now + OVERLOAD_TIME / 2
+        until
+    }
+
+    /// Returns true if a mark that ends at this time is to be made again, so that there is no gap while an overload lasts.
+    pub(crate) fn is_due(now: Time, until: Time) -> bool {
+        until.saturating_since(now) <= OVERLOAD_TIME / 2
     }
 
     /// Removes the mark of a model from a device on which it has no replica any more.
