@@ -40,7 +40,7 @@ pub struct ModelRegistration {
     #[schema(value_type = f64, minimum = 0, example = 50)]
     pub rate_rps: RequestsPerSecond,
     /// The rate to plan for: `declared`, `measured` (the declared rate counts only until enough is measured), `max` (the larger of the
-    /// two) or `min` (the smaller). If absent, that of the newest version, and `max` for the first one.
+    /// two) or `min` (the smaller). If absent, that of the newest version, and `max` for the first one or in place of a registered one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateMode>,
     /// The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's

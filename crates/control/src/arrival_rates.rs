@@ -33,6 +33,8 @@ pub(crate) struct ArrivalRates {
 #[derive(Debug)]
 struct MeasuredModel {
     estimator: RateEstimator,
+    /// The arrivals alone, whatever is declared.
+    need: RateEstimator,
     /// The rate that the current plan assumes; none before the first plan.
     assumed: Option<RequestsPerSecond>,
 }
@@ -72,6 +74,7 @@ impl ArrivalRates {
     pub(crate) fn add(&mut self, now: Time, spec: &ModelSpec) {
         let new = || MeasuredModel {
             estimator: RateEstimator::new(now, spec.rate),
+            need: RateEstimator::new(now, RequestsPerSecond::ZERO),
             assumed: None,
         };
         let name = spec.demand_name();
@@ -142,6 +145,7 @@ impl ArrivalRates {
         for (name, arrived) in arrived {
             if let Some(model) = self.models.get_mut(name) {
                 model.estimator.observe(now, arrived);
+                model.need.observe(now, arrived);
             }
         }
         for (name, (all, alone)) in variants {
@@ -168,8 +172,9 @@ impl ArrivalRates {
 
     /// Returns the rate that a model is measured to need in a plan that begins after the time `delay`.
     pub(crate) fn needed(&self, name: &ModelName, delay: Duration) -> Option<RequestsPerSecond> {
-        let estimator = &self.models.get(name)?.estimator;
-        Some(estimator.needed_rate(self.horizon + delay))
+        let need = &self.models.get(name)?.need;
+        let none = RequestsPerSecond::ZERO;
+        Some(need.planned_rate(RateMode::Measured, none, self.horizon + delay))
     }
 
     /// Returns the rate to plan with of the requests that are for a variant alone, if the plan begins after the time `delay`. It is never 0,

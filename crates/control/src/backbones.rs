@@ -238,9 +238,8 @@ impl<'a> MergedProblem<'a> {
             id: first.id.clone(),
             rate: RequestsPerSecond::new(rate).unwrap_or(first.rate),
             need: all()
-                .map(|model| model.need.map(RequestsPerSecond::get))
-                .sum::<Option<f64>>()
-                .and_then(|need| RequestsPerSecond::new(need).ok()),
+                .filter_map(|model| model.need)
+                .reduce(|sum, need| RequestsPerSecond::new(sum.get() + need.get()).unwrap_or(sum)),
             slo: all().map(|model| model.slo).min().unwrap_or(first.slo),
             max_batch_size: all()
                 .map(|model| model.max_batch_size)

@@ -178,15 +178,6 @@ impl RateEstimator {
         }
     }
 
-    /// Returns the rate to plan for of what was measured alone: that of a model without any request yet is as good as none, whatever it
-    /// declares.
-    pub fn needed_rate(&self, horizon: Duration) -> RequestsPerSecond {
-        if !self.is_used {
-            return bounded(FLOOR);
-        }
-        bounded(self.planned_for(horizon).rate.max(FLOOR))
-    }
-
     /// Returns true if the rate to plan for is away from the one that the current plan assumes, `assumed`, by more than noise and by
     /// enough to matter: by 10 % if it is above, by 25 % if it is below. The other arguments are those of
     /// [`planned_rate`](Self::planned_rate).

@@ -64,13 +64,14 @@ impl Judgement {
         let pays = gain > least && gain * HORIZON.as_secs_f64() > cost;
         let worst = |forecasts| worst_served(problem, forecasts);
         let worst_gains = worst(&comparison.proposed) - worst(&comparison.current);
-        let is_worth_it = match objective {
-            Objective::Goodput => pays,
-            Objective::Blend => pays || worst_gains > LEAST_SHARE_GAIN,
-            Objective::MaxMin => {
-                worst_gains > LEAST_SHARE_GAIN || (pays && worst_gains >= -LEAST_SHARE_GAIN)
-            }
-        };
+        let is_worth_it = gives_homes(comparison)
+            || match objective {
+                Objective::Goodput => pays,
+                Objective::Blend => pays || worst_gains > LEAST_SHARE_GAIN,
+                Objective::MaxMin => {
+                    worst_gains > LEAST_SHARE_GAIN || (pays && worst_gains >= -LEAST_SHARE_GAIN)
+                }
+            };
         Self {
             gain,
             cost,
@@ -127,6 +128,15 @@ fn broken<'a>(
         .collect()
 }
 
+/// Returns true if the new plan serves models that the current replicas do not serve, and leaves none.
+fn gives_homes(comparison: &Comparison) -> bool {
+    let models = comparison.current.iter().zip(&comparison.proposed);
+    let is_served = |forecast: &ModelForecast| forecast.goodput.get() > 0.0;
+    let changes = models.filter(|(now, then)| is_served(now) != is_served(then));
+    let mut gains = changes.map(|(_, then)| is_served(then)).peekable();
+    gains.peek().is_some() && gains.all(|gains| gains)
+}
+
 /// Returns the smallest goodput of a model as a part of its rate; 1 without models.
 fn worst_served(problem: &Problem, forecasts: &[ModelForecast]) -> f64 {
     let models = problem.models.iter().zip(forecasts);
@@ -134,4 +144,34 @@ fn worst_served(problem: &Problem, forecasts: &[ModelForecast]) -> f64 {
         .filter(|(model, _)| model.rate.get() > 0.0)
         .map(|(model, forecast)| forecast.goodput.get() / model.rate.get());
     shares.fold(1.0, f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::RequestsPerSecond;
+
+    use super::*;
+
+    fn forecasts(goodputs: &[f64]) -> Vec<ModelForecast> {
+        let forecast = |goodput: &f64| ModelForecast {
+            goodput: RequestsPerSecond::new(*goodput).unwrap(),
+            latency: None,
+            shortfall: None,
+        };
+        goodputs.iter().map(forecast).collect()
+    }
+
+    #[test]
+    fn a_plan_gives_homes_if_it_serves_more_models_and_leaves_none() {
+        let gives = |current: &[f64], proposed: &[f64]| {
+            gives_homes(&Comparison {
+                proposed: forecasts(proposed),
+                current: forecasts(current),
+            })
+        };
+        assert!(gives(&[9.0, 0.0], &[2.0, 1.0]));
+        assert!(!gives(&[9.0, 0.0], &[0.0, 9.0]), "one for another");
+        assert!(!gives(&[9.0, 0.0], &[10.0, 0.0]), "no model more");
+        assert!(!gives(&[9.0], &[9.0]));
+    }
 }

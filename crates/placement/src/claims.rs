@@ -5,7 +5,8 @@
 //!
 //! * one replica of each model that some device can hold, where the memory of the devices suffices for all;
 //! * the goodput that each served model has now, up to its need and up to its fair share of the devices. The fair share divides the time
-//!   of the devices max-min between the needs.
+//!   of the devices max-min between the needs;
+//! * what a model needs more than it has now, up to its fair share, before what others only declare.
 //!
 //! If the plan does not, the policy is asked again with smaller rates. First the models whose rates are above what they have now
 //! get less, then all models. If no such plan keeps the claims, but for a small loss, the current replicas stay, and models without
@@ -56,6 +57,9 @@ struct Harm {
     lost: usize,
     /// The number of other models that should have a replica and have none.
     homeless: usize,
+    /// The sum of the parts that models which get requests lack of their fair shares while others are planned for more than theirs,
+    /// in thousandths.
+    behind: usize,
 }
 
 impl Harm {
@@ -63,6 +67,7 @@ impl Harm {
         down: 0,
         lost: 0,
         homeless: 0,
+        behind: 0,
     };
 }
 
@@ -109,34 +114,35 @@ impl<'a> Claims<'a> {
         mut place: impl FnMut(&Problem) -> Result<Plan, E>,
     ) -> Result<Plan, E> {
         let mut best = place(self.problem)?;
-        let mut least = self.harm(&best.replicas);
+        let mut least = self.harm(self.problem, &best.replicas);
         let growing = |model: usize| self.kept[model].is_none() || self.grows(model);
         let all = |_: usize| true;
         let cuts: [&dyn Fn(usize) -> bool; 2] = [&growing, &all];
-        for cut in cuts {
-            for part in PARTS {
-                if least == Harm::NONE {
-                    return Ok(best);
-                }
-                let problem = self.with_less(part, cut);
-                if problem == *self.problem {
-                    continue;
-                }
-                // Where the budget does not suffice, the best plan so far is the plan.
-                let Ok(plan) = place(&problem) else {
-                    return Ok(best);
-                };
-                let harm = self.harm(&plan.replicas);
-                if harm < least {
-                    (best, least) = (self.with_shortfalls(plan, &problem), harm);
-                }
+        for (cut, part) in cuts
+            .into_iter()
+            .flat_map(|cut| PARTS.map(|part| (cut, part)))
+        {
+            if least == Harm::NONE {
+                return Ok(best);
+            }
+            let problem = self.with_less(part, cut);
+            if problem == *self.problem {
+                continue;
+            }
+            // The budget may have ended.
+            let Ok(plan) = place(&problem) else {
+                break;
+            };
+            let harm = self.harm(&problem, &plan.replicas);
+            if harm < least {
+                (best, least) = (self.with_shortfalls(plan, &problem), harm);
             }
         }
         if least.down == 0 && least.lost < SERIOUS {
             return Ok(best);
         }
         match self.stay(best.policy) {
-            Some(staying) if self.harm(&staying.replicas) < least => Ok(staying),
+            Some(staying) if self.harm(&self.fair, &staying.replicas) < least => Ok(staying),
             _ => Ok(best),
         }
     }
@@ -146,7 +152,11 @@ impl<'a> Claims<'a> {
         self.problem.models[model].rate.get() > self.carried[model] * (1.0 + TOLERANCE)
     }
 
-    fn harm(&self, replicas: &[PlannedReplica]) -> Harm {
+    /// Returns what replicas that are planned for the rates of `planned` leave unmet.
+    fn harm(&self, planned: &Problem, replicas: &[PlannedReplica]) -> Harm {
+        let rates = planned.models.iter().zip(&self.fair.models);
+        let exceeds = |(planned, fair): (&DemandedModel, &DemandedModel)| planned.rate > fair.rate;
+        let some_get_more = rates.map(exceeds).any(|exceeds| exceeds);
         let mut counts = vec![0; self.kept.len()];
         for replica in replicas {
             counts[replica.model.0] += 1;
@@ -155,18 +165,21 @@ impl<'a> Claims<'a> {
         let mut harm = Harm::NONE;
         for (model, forecast) in forecasts.iter().enumerate() {
             let kept = self.kept[model];
+            let (goodput, fair) = (forecast.goodput.get(), self.fair.models[model].rate.get());
+            let lacking = |of: f64| (1e3 * (1.0 - goodput / of)).ceil() as usize;
+            if some_get_more && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
+                harm.behind += lacking(fair);
+            }
             if counts[model] == 0 {
-                let gets_requests = self.fair.models[model].rate.get() > IDLE;
-                if kept.is_some() || self.homes[model] && gets_requests {
+                if kept.is_some() || self.homes[model] && fair > IDLE {
                     harm.down += 1;
                 } else if self.homes[model] {
                     harm.homeless += 1;
                 }
-            } else if let Some(kept) = kept.filter(|kept| *kept > IDLE) {
-                let lost = 1.0 - forecast.goodput.get() / kept;
-                if lost > TOLERANCE {
-                    harm.lost += (1e3 * lost).ceil() as usize;
-                }
+            } else if let Some(kept) = kept.filter(|kept| *kept > IDLE)
+                && goodput < kept * (1.0 - TOLERANCE)
+            {
+                harm.lost += lacking(kept);
             }
         }
         harm

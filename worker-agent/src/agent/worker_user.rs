@@ -168,6 +168,8 @@ impl WorkerUser {
     fn succeeds(&self, command: &mut Command, folder: &Path) -> Result<(), String> {
         self.run(command);
         let done = command
+            .env_clear()
+            .envs(crate::workers::inherited())
             .current_dir(folder)
             .stdin(Stdio::null())
             .output()

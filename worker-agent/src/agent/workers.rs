@@ -452,7 +452,7 @@ fn planned_memory(task: &Task) -> Option<ByteCount> {
 }
 
 /// Returns the agent's environment variables without those that a model has no use for: they may hold secrets.
-fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
+pub(super) fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
     env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_inherited))
 }
 

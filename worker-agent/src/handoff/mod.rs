@@ -162,12 +162,21 @@ impl Handoff {
     /// says nothing.
     pub fn status_obstacle(&self) -> Option<HandoffError> {
         let probe = self.dir.join(PROBE);
-        let written = write_new(&probe, &[0; PROBE_BYTES]);
+        let written = write_new(&probe, &[0; PROBE_BYTES]).and_then(|()| self.check_room());
         let _ = fs::remove_file(&probe);
         written.err().map(|source| HandoffError::Io {
             file: STATUS,
             source,
         })
+    }
+
+    /// Returns an error if a worker finds no room in the folder: root, as whom the agent may run, has some of its own.
+    fn check_room(&self) -> io::Result<()> {
+        let space = rustix::fs::statvfs(&self.dir)?;
+        if space.f_bavail.saturating_mul(space.f_frsize) < PROBE_BYTES as u64 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
     }
 
     fn read<T: DeserializeOwned>(&self, file: &'static str) -> Result<Option<T>, HandoffError> {

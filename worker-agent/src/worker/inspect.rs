@@ -100,7 +100,6 @@ fn read(options: &InspectOptions) -> Result<Execution, String> {
 
 /// Reports the operators of the program in the hand-over folder to the agent, and returns the exit code. The caller must exit at once.
 pub(crate) fn report(handoff: &Handoff, confine: bool) -> u8 {
-    yield_to_others();
     let reporter = StatusReporter::new(handoff);
     handoff.limit_log();
     let execution = handoff.read_task::<Execution>().map_err(|e| e.to_string());
@@ -123,7 +122,7 @@ pub(crate) fn report(handoff: &Handoff, confine: bool) -> u8 {
 }
 
 /// Has this process give way to those that serve: it gets what processor time they leave, and is killed before them where memory runs out.
-fn yield_to_others() {
+pub(crate) fn yield_to_others() {
     let _ = rustix::process::nice(NICENESS);
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
 }

@@ -103,6 +103,10 @@ fn main() {
         report(info);
         process::abort();
     }));
+    if matches!(cli.command, Command::Operators(_)) {
+        // Before this process belongs to root in /proc.
+        inspect::yield_to_others();
+    }
     if let Command::Serve(options) | Command::Profile(options) | Command::Operators(options) =
         &cli.command
         && options.hide_memory

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use packhorse_cluster::{ModelId, RequestsPerSecond};
-use packhorse_control::{Command, ModelSpecChange};
+use packhorse_control::{Command, ModelSpecChange, PlanReason, PlanReasons};
 
 use crate::{
     random::Random,
@@ -89,6 +89,21 @@ fn a_larger_rate_of_one_model_takes_no_other_down() {
             "{policy}: {:?}",
             cluster.interruptions
         );
+    }
+}
+
+#[test]
+fn a_smaller_rate_of_a_model_does_not_make_it_forget_what_it_gets() {
+    for policy in POLICIES {
+        let mut cluster = serving_cluster(policy, 3, &[("a:1", 500.0), ("b:1", 15.0)]);
+        change_rate(&mut cluster, "a", 1.0);
+        let input = cluster.controller().planning_input(
+            policy.to_owned(),
+            PlanReasons::from(PlanReason::ModelRegistered("b:1".parse().unwrap())),
+        );
+        let mut models = input.problem.models.iter();
+        let a = models.find(|model| model.id.to_string() == "a:1").unwrap();
+        assert!(a.need.unwrap().get() > 400.0, "{policy}: {a:?}");
     }
 }
 

@@ -138,6 +138,19 @@ fn an_overload_of_one_model_leaves_its_neighbours_what_they_need() {
 }
 
 #[test]
+fn a_guess_without_requests_gives_way_to_a_model_whose_requests_grow() {
+    // The first model guesses and gets nothing, the second one has a replica of its own and now gets more requests.
+    let mut before = problem(1, &[(20.0, 150.0, 0.01), (20.0, 2.0, 2.0)]);
+    before.current = place("goodput", &before).replicas;
+    let mut after = problem(1, &[(20.0, 250.0, 0.01), (20.0, 100.0, 100.0)]);
+    after.current.clone_from(&before.current);
+    let plan = place("goodput", &after);
+    let served = at_needs(&after, &plan.replicas);
+    assert!(count(&plan.replicas, 0) > 0, "{plan:?}");
+    assert!(served[1] > 90.0, "{served:?} {plan:?}");
+}
+
+#[test]
 fn a_newcomer_with_traffic_gets_its_fair_share() {
     // One model has the whole device; another one comes and is measured to need as much.
     let mut before = problem(1, &[(20.0, 200.0, 200.0)]);

@@ -128,6 +128,8 @@ impl Control {
         let mut command = Command::new(&self.program);
         command
             .arg("-f")
+            .env_clear()
+            .envs(inherited())
             .envs(self.environment())
             .env("CUDA_VISIBLE_DEVICES", &self.device)
             .stdin(Stdio::null())
@@ -141,14 +143,17 @@ impl Control {
         self.log.join("output.log")
     }
 
-    /// Creates the empty file of the daemon's output, to which the daemon can only append.
+    /// Creates the empty file of the daemon's output, to which the daemon can only append. Whatever a model has put in its place is
+    /// removed, and not followed.
     fn create_output(&self) -> io::Result<File> {
-        let output = OpenOptions::new()
-            .create(true)
+        match fs::remove_file(self.output()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        OpenOptions::new()
+            .create_new(true)
             .append(true)
-            .open(self.output())?;
-        output.set_len(0)?;
-        Ok(output)
+            .open(self.output())
     }
 
     /// Shortens the daemon's output if it is long: the daemon writes several lines for each command, and each client.
@@ -239,6 +244,7 @@ impl Control {
     /// Runs the program with a line of input. Returns true if it succeeded, and its output.
     async fn run(&self, line: &str) -> io::Result<(bool, String)> {
         let mut command = Command::new(&self.program);
+        command.env_clear().envs(inherited());
         self.user.run(&mut command);
         let mut child = tokio::process::Command::from(command)
             .envs(self.environment())
