@@ -422,8 +422,13 @@ async fn a_worker_that_ends_its_connection_at_every_batch_is_ejected() {
         }
     };
     within("the ejection", serving).await;
-    let state = gateway.wait_for_link(0, ejected).await;
-    assert!(format!("{state:?}").contains("batch 999999"), "{state:?}");
+    let state = format!("{:?}", gateway.wait_for_link(0, ejected).await);
+    // The answer to a second batch may come in the middle of the next handshake.
+    let reasons = ["batch 999999", "not the Packhorse worker protocol"];
+    assert!(
+        reasons.iter().any(|reason| state.contains(reason)),
+        "{state}"
+    );
     assert!(!ending.is_finished());
     ending.abort();
 }
