@@ -154,9 +154,8 @@ impl<'a> Claims<'a> {
 
     /// Returns what replicas that are planned for the rates of `planned` leave unmet.
     fn harm(&self, planned: &Problem, replicas: &[PlannedReplica]) -> Harm {
-        let rates = planned.models.iter().zip(&self.fair.models);
-        let exceeds = |(planned, fair): (&DemandedModel, &DemandedModel)| planned.rate > fair.rate;
-        let some_get_more = rates.map(exceeds).any(|exceeds| exceeds);
+        let mut rates = planned.models.iter().zip(&self.fair.models);
+        let some_get_more = rates.any(|(planned, fair)| planned.rate > fair.rate);
         let mut counts = vec![0; self.kept.len()];
         for replica in replicas {
             counts[replica.model.0] += 1;

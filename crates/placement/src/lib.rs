@@ -31,6 +31,7 @@ mod nexus;
 mod planning_options;
 mod policies;
 mod policy;
+mod policy_entry;
 mod predictor;
 mod requirements;
 mod share_latency;
@@ -49,7 +50,8 @@ pub use igniter::coefficients::{CoefficientsError, IgniterCoefficients};
 pub use neighbours::neighbours;
 pub use planning_options::PlanningOptions;
 pub use policies::{DEFAULT_POLICY, FALLBACK_POLICY, POLICIES, UnknownPolicy, policy};
-pub use policy::{Policy, PolicyEntry};
+pub use policy::Policy;
+pub use policy_entry::PolicyEntry;
 pub use predictor::{PredictError, Predictor};
 pub use smallest_cluster::{SmallestCluster, SmallestClusterError, smallest_cluster};
 

@@ -1,8 +1,8 @@
 //! The interface of the policies.
 
-use packhorse_cluster::{BatchStep, ModelForecast, Plan, PlannedReplica, Problem};
+use packhorse_cluster::{ModelForecast, Plan, PlannedReplica, Problem};
 
-use crate::{Budget, PlaceError, PlanningOptions, Predictor, batch_step, claims::Claims};
+use crate::{Budget, PlaceError, PlanningOptions, Predictor};
 
 /// A placement policy.
 pub trait Policy: Sync {
@@ -28,75 +28,5 @@ pub trait Policy: Sync {
         _replicas: &[PlannedReplica],
     ) -> Option<Vec<ModelForecast>> {
         None
-    }
-}
-
-/// A policy with its name and description.
-pub struct PolicyEntry {
-    /// The name in configuration and reports.
-    pub name: &'static str,
-    /// A sentence on how the policy plans.
-    pub summary: &'static str,
-    /// The source of the policy.
-    pub source: &'static str,
-    /// The assumptions of the policy.
-    pub assumes: &'static str,
-    pub(crate) policy: &'static dyn Policy,
-}
-
-impl PolicyEntry {
-    /// Plans with default options.
-    ///
-    /// # Errors
-    /// If the problem is not valid, or the budget does not suffice.
-    pub fn place(&self, problem: &Problem, budget: &mut Budget<'_>) -> Result<Plan, PlaceError> {
-        self.place_with(problem, &PlanningOptions::default(), budget)
-    }
-
-    /// Plans with the given options. The plan keeps what models are measured to need, as far as such a plan is found.
-    ///
-    /// # Errors
-    /// If the problem is not valid, or the budget does not suffice.
-    pub fn place_with(
-        &self,
-        problem: &Problem,
-        options: &PlanningOptions,
-        budget: &mut Budget<'_>,
-    ) -> Result<Plan, PlaceError> {
-        problem.validate().map_err(PlaceError::Invalid)?;
-        let mut place = |problem: &Problem| self.place_once(problem, options, budget);
-        let mut plan = match Claims::new(problem) {
-            Some(claims) => claims.place(place)?,
-            None => place(problem)?,
-        };
-        for replica in &mut plan.replicas {
-            let profile = problem.profile(replica.model, replica.device);
-            replica.memory = profile.and_then(|profile| profile.memory(replica.batch_size));
-        }
-        debug_assert_eq!(plan.policy, self.name);
-        debug_assert_eq!(plan.violations(problem), []);
-        Ok(plan)
-    }
-
-    /// Plans for the rates of the problem, whatever models keep by it.
-    fn place_once(
-        &self,
-        problem: &Problem,
-        options: &PlanningOptions,
-        budget: &mut Budget<'_>,
-    ) -> Result<Plan, PlaceError> {
-        let mut plan = self.policy.place(problem, options, budget)?;
-        if options.policy.batch_step == BatchStep::Bda {
-            batch_step::decide_batches(problem, options, &mut plan);
-            if let Some(forecasts) = self.policy.forecasts(problem, &plan.replicas) {
-                plan.models = forecasts;
-            }
-        }
-        Ok(plan)
-    }
-
-    /// Returns the policy's own model of batch times, if it has one.
-    pub fn predictor(&self) -> Option<&'static dyn Predictor> {
-        self.policy.predictor()
     }
 }

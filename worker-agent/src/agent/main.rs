@@ -9,6 +9,7 @@
 
 mod artifact_cache;
 mod config;
+mod environment;
 mod fence_file;
 mod gateway;
 mod gpus;

@@ -1,6 +1,6 @@
 //! The agent's main loop: it passes events to the reconciler and carries out its actions.
 
-use std::{io, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use packhorse_api::agent::{LeaseRequest, ProtocolRange};
 use packhorse_cluster::Time;
@@ -23,7 +23,7 @@ use crate::{
     mps::Mps,
     session::{NodeStatus, Session},
     state_folder::{OpenStateError, StateFolder},
-    worker_user::UnusableUser,
+    worker_user::{UnusableUser, WorkerNeeds},
     workers::Workers,
 };
 
@@ -181,8 +181,20 @@ fn share_with_workers(
     settings: &Settings,
     devices: &[Device],
 ) -> Result<(), AgentError> {
+    let tls = settings.link_tls.iter();
+    let tls_files = tls.flat_map(|tls| {
+        let identity = &tls.files.identity;
+        let authorities = tls.files.client_authorities.iter();
+        let own = [&identity.certificate, &identity.key];
+        own.into_iter().chain(authorities)
+    });
+    let needs = WorkerNeeds {
+        program: &settings.worker,
+        libtorch: settings.libtorch.as_ref(),
+        tls_files: tls_files.map(PathBuf::as_path).collect(),
+    };
     let choice = settings.worker_user.clone();
-    let user = choice.usable(settings, folder.path())?;
+    let user = choice.usable(&needs, folder.path())?;
     let names = devices.iter().map(|device| device.name.as_str());
     let shared = folder.share_with(&user, names);
     shared.map_err(|source| AgentError::System {

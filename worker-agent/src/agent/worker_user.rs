@@ -16,9 +16,9 @@ use std::{
     process::{Command, Stdio},
 };
 
-use packhorse_service::SystemUser;
+use packhorse_service::{Libtorch, SystemUser};
 
-use crate::config::Settings;
+use crate::environment::{inherited, library_path};
 
 /// The user of the workers: one of their own, or the agent's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +29,17 @@ pub(super) struct WorkerUser(Option<SystemUser>);
 pub(super) struct WorkerUserChoice {
     user: WorkerUser,
     is_given: bool,
+}
+
+/// What a worker needs at its start.
+#[derive(Debug)]
+pub(super) struct WorkerNeeds<'a> {
+    /// The program of workers.
+    pub(super) program: &'a Path,
+    /// The libtorch that it is started with.
+    pub(super) libtorch: Option<&'a Libtorch>,
+    /// The files of TLS that it reads.
+    pub(super) tls_files: Vec<&'a Path>,
 }
 
 /// A user that workers cannot run as.
@@ -58,7 +69,7 @@ impl WorkerUserChoice {
     /// The given user cannot run workers. If it is the default, workers run as the agent's.
     pub(super) fn usable(
         self,
-        settings: &Settings,
+        needs: &WorkerNeeds<'_>,
         state: &Path,
     ) -> Result<WorkerUser, UnusableUser> {
         let Some(user) = &self.user.0 else {
@@ -69,7 +80,7 @@ impl WorkerUserChoice {
             }
             return Ok(WorkerUser::default());
         };
-        match self.user.check(settings, state) {
+        match self.user.check(needs, state) {
             Ok(()) => {
                 tracing::info!(worker.user = %user, worker.uid = user.uid, "workers run as a user of their own");
                 Ok(self.user)
@@ -140,24 +151,17 @@ impl WorkerUser {
     }
 
     /// Tries what every worker does: to start from the state folder, with libtorch, and to read the files of TLS.
-    fn check(&self, settings: &Settings, state: &Path) -> Result<(), String> {
+    fn check(&self, needs: &WorkerNeeds<'_>, state: &Path) -> Result<(), String> {
         self.let_pass(state).map_err(|e| e.to_string())?;
-        let shown = settings.worker.display();
-        let mut worker = Command::new(&settings.worker);
+        let mut worker = Command::new(needs.program);
         worker
             .arg("--version")
-            .envs(crate::workers::library_path(settings.libtorch.as_ref()));
+            .env_clear()
+            .envs(inherited())
+            .envs(library_path(needs.libtorch));
         self.succeeds(&mut worker, state)
-            .map_err(|reason| format!("{shown}: {reason}"))?;
-        let tls = settings.link_tls.iter();
-        let files = tls.flat_map(|tls| {
-            let identity = &tls.files.identity;
-            let authorities = tls.files.client_authorities.iter();
-            [&identity.certificate, &identity.key]
-                .into_iter()
-                .chain(authorities)
-        });
-        for file in files {
+            .map_err(|reason| format!("{}: {reason}", needs.program.display()))?;
+        for file in &needs.tls_files {
             self.succeeds(Command::new("test").arg("-r").arg(file), state)
                 .map_err(|_| format!("it cannot read {} of --link-tls", file.display()))?;
         }
@@ -168,8 +172,6 @@ impl WorkerUser {
     fn succeeds(&self, command: &mut Command, folder: &Path) -> Result<(), String> {
         self.run(command);
         let done = command
-            .env_clear()
-            .envs(crate::workers::inherited())
             .current_dir(folder)
             .stdin(Stdio::null())
             .output()

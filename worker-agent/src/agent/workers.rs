@@ -2,8 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    env,
-    ffi::OsString,
     fs::File,
     io,
     net::SocketAddr,
@@ -13,7 +11,6 @@ use std::{
 
 use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable, Program};
 use packhorse_reconcile::{Event, Task, TaskId};
-use packhorse_service::Libtorch;
 use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
@@ -26,6 +23,7 @@ use tokio::sync::mpsc;
 use crate::{
     artifact_cache::ArtifactCache,
     config::Settings,
+    environment::{inherited, library_path},
     mps::{MAX_CLIENTS, Mps, MpsDevice},
     pipeline_options::Switch,
     process::{self, Candidate, Process, Signaller},
@@ -33,9 +31,6 @@ use crate::{
     worker_user::pass_secret,
     worker_watch::{WorkerWatch, current_status},
 };
-
-/// The environment variable of the loader with folders of libraries.
-const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 
 /// The worker processes of this node.
 #[derive(Debug)]
@@ -451,50 +446,6 @@ fn planned_memory(task: &Task) -> Option<ByteCount> {
     }
 }
 
-/// Returns the agent's environment variables without those that a model has no use for: they may hold secrets.
-pub(super) fn inherited() -> impl Iterator<Item = (OsString, OsString)> {
-    env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_inherited))
-}
-
-/// Returns true for the environment variables of the system, of NVIDIA's and the compute libraries, and for the trace of a panic.
-fn is_inherited(name: &str) -> bool {
-    const NAMES: [&str; 5] = ["PATH", "LANG", "TZ", "TZDIR", "HOME"];
-    const PREFIXES: [&str; 21] = [
-        "LC_",
-        "LD_",
-        "CUDA",
-        "NVIDIA_",
-        "NCCL_",
-        "CUBLAS",
-        "CUDNN",
-        "TORCH",
-        "PYTORCH",
-        "ATEN_",
-        "AOTI_",
-        "OMP_",
-        "KMP_",
-        "GOMP_",
-        "MKL_",
-        "DNNL_",
-        "ONEDNN_",
-        "OPENBLAS_",
-        "MALLOC_",
-        "GLIBC_",
-        "RUST_",
-    ];
-    NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-}
-
-/// Returns the environment variable by which the loader finds libtorch, before the folder with which the worker was linked.
-pub(super) fn library_path(libtorch: Option<&Libtorch>) -> Option<(&'static str, OsString)> {
-    let mut folders = libtorch?.libraries().into_os_string();
-    if let Some(given) = env::var_os(LIBRARY_PATH) {
-        folders.push(":");
-        folders.push(given);
-    }
-    Some((LIBRARY_PATH, folders))
-}
-
 /// Returns the environment variables that confine a worker to its GPU and its compute share. An inspection has no GPU.
 fn device_environment(
     device: Option<&Device>,
@@ -567,27 +518,6 @@ mod tests {
             &candidate(7, running, "/usr/bin/less"),
             Some(ended)
         ));
-    }
-
-    #[test]
-    fn workers_inherit_nothing_that_may_be_a_secret() {
-        for name in [
-            "PATH",
-            "LC_ALL",
-            "LD_LIBRARY_PATH",
-            "CUDA_CACHE_PATH",
-            "OMP_NUM_THREADS",
-        ] {
-            assert!(is_inherited(name), "{name}");
-        }
-        for name in [
-            "AWS_SECRET_ACCESS_KEY",
-            "PACKHORSE_TOKEN_FILE",
-            "GITHUB_TOKEN",
-            "SSH_AUTH_SOCK",
-        ] {
-            assert!(!is_inherited(name), "{name}");
-        }
     }
 
     #[test]

@@ -18,10 +18,10 @@ use tokio::{
 };
 
 use crate::{
+    environment::inherited,
     log_tail::last_line,
     process::{self, Process},
     worker_user::WorkerUser,
-    workers::inherited,
 };
 
 /// The time limit of a command. `terminate_client` waits for the client's work on the GPU.
