@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 8e1a91cf58ff08b56709bb057347846c158c767f13283ca69c5f0d3effb2b4c1) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 2fde8d61eca50ae6cbaed72161484e48c31dea316ce6c734013cdcf8e8ae50d5) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
