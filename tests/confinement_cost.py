@@ -146,7 +146,8 @@ Made by `tests/confinement_cost.py --seconds {given.seconds:g} --rounds {given.r
 
 A worker on a CPU with a TorchScript model of next to nothing (x + 1 on 16 numbers), [confined](../security.md#what-a-hostile-model-can-do) in four ways: not at all (`--confine-workers off`, the agent's user), by Landlock (`cpu`), as a user of its own (`--worker-user`), and by both.
 The start is the time from the begin of the process, which the kernel knows to 10 ms, until it writes that it is ready: {given.starts} starts a round, of which the median counts.
-The requests are those of one client that asks again at once over a kept connection, through the gateway, for {given.seconds:g} s. All cases are measured in each round, in turning order; medians of {given.rounds} rounds, and the lowest and the highest.
+The requests are those of one client that asks again at once over a kept connection, through the gateway, for {given.seconds:g} s.
+All cases are measured in each round, in turning order; medians of {given.rounds} rounds, and the lowest and the highest.
 
 {table(found)}
 """)

@@ -238,7 +238,7 @@ def verdict(found: dict[str, dict[str, list[Seen]]]) -> str:
             times = f"{p99('attack') / p99('alone'):.2f} times that alone, {p99('attack') / p99('sink'):.2f} times that beside the sink"
             missed.append(f"{on} ({times}; {refused or 'nothing'} refused)")
     goal = f"The goal is a p99 of at most {GOAL} times that alone, and that nothing of the quiet key is refused."
-    return f"{goal} " + (f"It is missed by the attack on {', and that on '.join(missed)}." if missed else "All attacks are within it.")
+    return f"{goal}\n" + (f"It is missed by the attack on {', and that on '.join(missed)}." if missed else "All attacks are within it.")
 
 
 def table(found: dict[str, dict[str, list[Seen]]]) -> list[str]:
