@@ -1,6 +1,9 @@
-//! Networks of addresses, as `ADDRESS/PREFIX`.
+//! Networks of addresses, as `ADDRESS/PREFIX`, and those of one client.
 
-use std::{net::IpAddr, str::FromStr};
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    str::FromStr,
+};
 
 /// The addresses whose first bits are those of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +47,14 @@ impl FromStr for IpNetwork {
             return Err(IpNetworkError);
         }
         Ok(Self { address, prefix })
+    }
+}
+
+/// Returns what one client has of addresses: one of IPv4, a network of 64 bits of IPv6.
+pub(crate) fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address @ IpAddr::V4(_) => address,
     }
 }
 

@@ -205,7 +205,7 @@ pub enum Shortfall {
         /// The model's rate.
         rate: RequestsPerSecond,
     },
-    /// What other models are measured to need leaves room for a part of the rate.
+    /// The measured needs of the models leave room for a part of the rate.
     #[error(
         "{planned:.1} of {rate} requests/s are planned for: more does not fit beside what the models are measured to need"
     )]

@@ -13,6 +13,8 @@ pub enum PlanReason {
     GatewayStarted,
     /// The API requested a preview.
     Preview,
+    /// The API requested a preview with another policy, options or discipline.
+    PreviewOfPolicy,
     /// A node got its lease.
     NodeJoined(NodeName),
     /// The lease of a node expired.
@@ -129,7 +131,7 @@ impl fmt::Display for PlanReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::GatewayStarted => write!(f, "the gateway started"),
-            Self::Preview => write!(f, "a preview"),
+            Self::Preview | Self::PreviewOfPolicy => write!(f, "a preview"),
             Self::NodeJoined(node) => write!(f, "node {node} joined"),
             Self::NodeLost(node) => write!(f, "node {node} was lost"),
             Self::NodeRemoved(node) => write!(f, "node {node} was removed"),
@@ -245,7 +247,8 @@ impl PlanReasons {
         let is_change = |reason: &PlanReason| {
             matches!(
                 reason,
-                PlanReason::PolicyChanged(_)
+                PlanReason::PreviewOfPolicy
+                    | PlanReason::PolicyChanged(_)
                     | PlanReason::OptionsChanged
                     | PlanReason::DisciplineChanged(_)
             )

@@ -33,7 +33,7 @@ const IDLE: f64 = 0.02;
 /// The part of the devices' time that is shared out. Queues and neighbours take the rest.
 const USABLE: f64 = 0.8;
 
-/// What the models of a problem keep.
+/// The claims of the models of a problem.
 pub(crate) struct Claims<'a> {
     problem: &'a Problem,
     /// The problem with the fair share of each need as the rate.
@@ -48,7 +48,7 @@ pub(crate) struct Claims<'a> {
     homes: Vec<bool>,
 }
 
-/// What a plan leaves unmet, the larger the worse.
+/// The part of the claims that a plan leaves unmet, the larger the worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Harm {
     /// The number of models that are served or get requests, and have no replica.
@@ -118,6 +118,8 @@ impl<'a> Claims<'a> {
         let growing = |model: usize| self.kept[model].is_none() || self.grows(model);
         let all = |_: usize| true;
         let cuts: [&dyn Fn(usize) -> bool; 2] = [&growing, &all];
+        let rates = self.problem.models.iter().map(|model| model.rate);
+        let mut tried: Vec<Vec<RequestsPerSecond>> = vec![rates.collect()];
         for (cut, part) in cuts
             .into_iter()
             .flat_map(|cut| PARTS.map(|part| (cut, part)))
@@ -125,10 +127,12 @@ impl<'a> Claims<'a> {
             if least == Harm::NONE {
                 return Ok(best);
             }
-            let problem = self.with_less(part, cut);
-            if problem == *self.problem {
+            let rates = self.smaller_rates(part, cut);
+            if tried.contains(&rates) {
                 continue;
             }
+            let problem = self.with_rates(&rates);
+            tried.push(rates);
             // The budget may have ended.
             let Ok(plan) = place(&problem) else {
                 break;
@@ -184,16 +188,24 @@ impl<'a> Claims<'a> {
         harm
     }
 
-    /// Returns the problem in which the models that `is_cut` says have only this part of their rate above what they keep, at least.
-    fn with_less(&self, part: f64, is_cut: &dyn Fn(usize) -> bool) -> Problem {
-        let mut problem = self.problem.clone();
-        for (index, model) in problem.models.iter_mut().enumerate() {
-            if model.need.is_none() || !is_cut(index) {
-                continue;
+    /// Returns the rates with which the models that `is_cut` says have this part of what they ask for above their fair shares.
+    fn smaller_rates(&self, part: f64, is_cut: &dyn Fn(usize) -> bool) -> Vec<RequestsPerSecond> {
+        let models = self.problem.models.iter().zip(&self.fair.models);
+        let rate = |(index, (model, fair)): (usize, (&DemandedModel, &DemandedModel))| {
+            if model.need.is_none() || !is_cut(index) || fair.rate >= model.rate {
+                return model.rate;
             }
-            let least = self.fair.models[index].rate.get().min(model.rate.get());
-            let rate = least + part * (model.rate.get() - least);
-            model.rate = RequestsPerSecond::new(rate).unwrap_or(model.rate);
+            let (whole, least) = (model.rate.get(), fair.rate.get());
+            RequestsPerSecond::new(least + part * (whole - least)).unwrap_or(model.rate)
+        };
+        models.enumerate().map(rate).collect()
+    }
+
+    /// Returns the problem with these rates.
+    fn with_rates(&self, rates: &[RequestsPerSecond]) -> Problem {
+        let mut problem = self.problem.clone();
+        for (model, rate) in problem.models.iter_mut().zip(rates) {
+            model.rate = *rate;
         }
         problem
     }

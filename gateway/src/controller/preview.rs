@@ -133,19 +133,19 @@ impl Task {
             Some(name) => packhorse_placement::policy(name)?.name,
             None => controller.policy(),
         };
-        let reasons = PlanReasons::from(PlanReason::Preview);
+        let changes_policy =
+            request.policy.is_some() || request.options.is_some() || request.discipline.is_some();
+        let reasons = PlanReasons::from(if changes_policy {
+            PlanReason::PreviewOfPolicy
+        } else {
+            PlanReason::Preview
+        });
         let mut input = controller.planning_input(policy.to_owned(), reasons);
         if let Some(options) = request.options {
             input.options = options;
         }
         if let Some(discipline) = request.discipline {
             input.problem.discipline = discipline.live()?;
-        }
-        if request.policy.is_some() || request.options.is_some() || request.discipline.is_some() {
-            // Such a change may take served models' replicas, as it may where it is carried out.
-            for model in &mut input.problem.models {
-                model.need = None;
-            }
         }
         if request.models.len() > MAX_MODELS {
             return Err(PreviewError::TooManyModels("models"));

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::activity::{Activity, Waiting};
+use crate::ip_network::client_network;
 
 /// The fewest addresses for which those without a connection are looked for.
 const MIN_ADDRESSES: usize = 64;
@@ -54,7 +55,7 @@ impl AddressShares {
             self.shares.retain(|_, share| share.count() > 0);
             self.sweep_at = (2 * self.shares.len()).max(MIN_ADDRESSES);
         }
-        let share = self.shares.entry(network(address)).or_default();
+        let share = self.shares.entry(client_network(address)).or_default();
         if share.connections.len() == share.connections.capacity() {
             share.connections.retain(|(activity, _)| is_there(activity));
         }
@@ -72,7 +73,10 @@ impl AddressShares {
 
     /// Has a connection of the address with the most give its place up to a further one of this address. Returns false if none has to.
     pub(super) fn give_way_to(&mut self, address: IpAddr, now: Instant) -> bool {
-        let own = self.shares.get(&network(address)).map_or(0, Share::count);
+        let own = self
+            .shares
+            .get(&client_network(address))
+            .map_or(0, Share::count);
         let most = self.shares.values_mut().max_by_key(|share| share.count());
         let most = most.filter(|share| share.count() > own + 1);
         most.is_some_and(|share| share.end_one(now))
@@ -113,14 +117,6 @@ impl Share {
 /// Returns true if the connection has the other one.
 fn is_there(activity: &Arc<Activity>) -> bool {
     Arc::strong_count(activity) > 1
-}
-
-/// Returns what one client has of addresses: one of IPv4, a network of 64 bits of IPv6.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
-    }
 }
 
 #[cfg(test)]

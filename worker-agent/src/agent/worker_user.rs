@@ -31,7 +31,7 @@ pub(super) struct WorkerUserChoice {
     is_given: bool,
 }
 
-/// What a worker needs at its start.
+/// The needs of a worker at its start.
 #[derive(Debug)]
 pub(super) struct WorkerNeeds<'a> {
     /// The program of workers.

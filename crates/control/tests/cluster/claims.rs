@@ -1,4 +1,4 @@
-//! What served models keep while others are registered with guessed rates, changed, or get more requests than anybody planned for.
+//! Tests of what served models keep while others are registered with guessed rates, changed, or get more requests than anybody planned for.
 
 use std::time::Duration;
 
@@ -34,6 +34,13 @@ fn serving_cluster(policy: &'static str, memory: u64, models: &[(&str, f64)]) ->
     cluster
 }
 
+/// Checks that no model that is watched was without a replica.
+fn assert_uninterrupted(cluster: &VirtualCluster, case: &str) {
+    let interruptions = &cluster.interruptions;
+    let is_none = interruptions.values().all(|count| *count == 0);
+    assert!(is_none, "{case}: {interruptions:?}");
+}
+
 fn change_rate(cluster: &mut VirtualCluster, model: &str, rate: f64) {
     let change = ModelSpecChange {
         rate: Some(RequestsPerSecond::new(rate).unwrap()),
@@ -52,11 +59,7 @@ fn registrations_with_guessed_rates_take_no_served_model_down() {
             cluster.register(newcomer, 900.0);
             cluster.run_for(Duration::from_secs(30));
         }
-        assert!(
-            cluster.interruptions.values().all(|count| *count == 0),
-            "{policy}: {:?}",
-            cluster.interruptions
-        );
+        assert_uninterrupted(&cluster, policy);
         // Whoever has no room for a guess has a replica and is told so.
         let mut told = 0;
         for newcomer in ["e:1", "f:1", "g:1", "h:1", "i:1"] {
@@ -84,11 +87,7 @@ fn a_larger_rate_of_one_model_takes_no_other_down() {
         change_rate(&mut cluster, "a", 5_000.0);
         cluster.run_for(Duration::from_mins(1));
         cluster.interruptions.remove(&"a:1".parse().unwrap());
-        assert!(
-            cluster.interruptions.values().all(|count| *count == 0),
-            "{policy}: {:?}",
-            cluster.interruptions
-        );
+        assert_uninterrupted(&cluster, policy);
     }
 }
 
@@ -115,11 +114,7 @@ fn an_overload_of_one_model_takes_no_other_down() {
         cluster.traffic.insert("a:1".parse().unwrap(), 5_000.0);
         cluster.run_for(Duration::from_mins(5));
         cluster.interruptions.remove(&"a:1".parse().unwrap());
-        assert!(
-            cluster.interruptions.values().all(|count| *count == 0),
-            "{policy}: {:?}",
-            cluster.interruptions
-        );
+        assert_uninterrupted(&cluster, policy);
     }
 }
 
@@ -159,10 +154,6 @@ fn no_sequence_of_registrations_changes_and_removals_takes_a_served_model_down()
             }
             cluster.run_for(Duration::from_secs(1 + random.below(20) as u64));
         }
-        assert!(
-            cluster.interruptions.values().all(|count| *count == 0),
-            "seed {seed}, {policy}: {:?}",
-            cluster.interruptions
-        );
+        assert_uninterrupted(&cluster, &format!("seed {seed}, {policy}"));
     }
 }

@@ -5,10 +5,12 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv6Addr},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+
+use crate::ip_network::client_network;
 
 /// The pause before a refusal is told.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
@@ -57,7 +59,7 @@ impl SignIns {
     /// Returns the time after which a source may try again; `None` if it may now.
     pub(super) fn blocked(&self, source: IpAddr, now_ms: i64) -> Option<Duration> {
         let refusals = self.lock();
-        let refused = refusals.by_source.get(&network(source))?.at(now_ms);
+        let refused = refusals.by_source.get(&client_network(source))?.at(now_ms);
         let left = refused.since_ms + WINDOW_MS - now_ms;
         (refused.count >= MAX_REFUSED)
             .then(|| Duration::from_millis(u64::try_from(left).unwrap_or_default()))
@@ -66,7 +68,7 @@ impl SignIns {
     /// Counts a refusal. Returns the number of them if the audit log shall have it.
     pub(super) fn refused(&self, source: IpAddr, now_ms: i64) -> Option<u32> {
         let mut refusals = self.lock();
-        let source = network(source);
+        let source = client_network(source);
         let sources = &mut refusals.by_source;
         if sources.len() >= MAX_SOURCES && !sources.contains_key(&source) {
             let oldest = sources.iter().min_by_key(|(_, refused)| refused.since_ms);
@@ -90,16 +92,10 @@ impl SignIns {
     }
 }
 
-/// Returns what one source has of addresses: one of IPv4, a network of 64 bits of IPv6.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
     use super::*;
 
     const NOW: i64 = 1_000_000;

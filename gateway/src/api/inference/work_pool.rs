@@ -352,6 +352,28 @@ mod tests {
         }
     }
 
+    /// Has a job of a party take a thread until the sender is dropped.
+    async fn block(
+        pool: &WorkPool,
+        party: Party,
+    ) -> (
+        mpsc::Sender<()>,
+        tokio::task::JoinHandle<Result<(), PoolFull>>,
+    ) {
+        let (release, blocked) = mpsc::channel::<()>();
+        let (begun, is_running) = oneshot::channel();
+        let pool = pool.clone();
+        let busy = tokio::spawn(async move {
+            pool.parse(party, move || {
+                let _ = begun.send(());
+                let _ = blocked.recv_timeout(PATIENCE);
+            })
+            .await
+        });
+        is_running.await.unwrap();
+        (release, busy)
+    }
+
     /// Has greedy parties begin jobs that stand still: those of a quiet one are run meanwhile.
     async fn none_has_all_threads(threads: usize, greedy: &[Party], quiet: Party) {
         let pool = WorkPool::start(threads).unwrap();
@@ -399,18 +421,7 @@ mod tests {
     #[tokio::test]
     async fn a_tenant_with_fewer_waiting_requests_gets_a_place_of_the_one_with_the_most() {
         let pool = WorkPool::start(1).unwrap();
-        let (release, blocked) = mpsc::channel::<()>();
-        let (begun, is_running) = oneshot::channel();
-        let first = pool.clone();
-        let busy = tokio::spawn(async move {
-            first
-                .parse(party(1, 1), move || {
-                    let _ = begun.send(());
-                    let _ = blocked.recv_timeout(PATIENCE);
-                })
-                .await
-        });
-        is_running.await.unwrap();
+        let (release, busy) = block(&pool, party(1, 1)).await;
         let mut greedy = Vec::new();
         for number in 0..WAITING_LIMIT {
             let mut job = Box::pin(pool.parse(party(1, 1), move || number));
@@ -434,18 +445,7 @@ mod tests {
     #[tokio::test]
     async fn one_too_many_is_refused_and_what_nobody_waits_for_is_not_run() {
         let pool = WorkPool::start(1).unwrap();
-        let (release, blocked) = mpsc::channel::<()>();
-        let (begun, is_running) = oneshot::channel();
-        let first = pool.clone();
-        let busy = tokio::spawn(async move {
-            first
-                .parse(party(1, 1), move || {
-                    let _ = begun.send(());
-                    let _ = blocked.recv_timeout(PATIENCE);
-                })
-                .await
-        });
-        is_running.await.unwrap();
+        let (release, busy) = block(&pool, party(1, 1)).await;
         let mut waiting = Vec::new();
         for _ in 0..WAITING_LIMIT {
             let mut job =
