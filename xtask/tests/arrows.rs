@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 27] = [
+const ARROWS: [(&str, &[&str]); 28] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -24,6 +24,17 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("serving", &["cluster", "contention"]),
     ("links", &["cluster", "contention", "control", "serving"]),
     (
+        "virtual",
+        &[
+            "cluster",
+            "contention",
+            "control",
+            "links",
+            "reconcile",
+            "serving",
+        ],
+    ),
+    (
         "simulator",
         &[
             "cluster",
@@ -31,8 +42,8 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "placement",
             "serving",
             "control",
-            "reconcile",
             "trace",
+            "virtual",
         ],
     ),
     ("figures", &["cluster", "simulator"]),
