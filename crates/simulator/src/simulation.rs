@@ -1,5 +1,6 @@
 //! A run of a scenario: a [cluster in virtual time](packhorse_virtual) without delays of its own, with the devices, clients and faults of the scenario.
 
+mod active_faults;
 mod autoscaler;
 mod check;
 mod control;

@@ -2,15 +2,11 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    ops::{Index, IndexMut},
     time::Duration,
 };
 
-use packhorse_cluster::{ModelId, NetworkModel, NodeName, Time};
-use packhorse_contention::Interference;
-use packhorse_control::{Config, Notice};
-use packhorse_reconcile::Limits;
-use packhorse_serving::EngineConfig;
+use packhorse_cluster::{ModelId, Time};
+use packhorse_control::Notice;
 
 use crate::{
     clients::Clients,
@@ -20,8 +16,9 @@ use crate::{
     gateway::{Gateway, Served},
     invariants::Invariants,
     network::Network,
-    node::{LIMITS, Node, Times},
+    nodes::Nodes,
     random::Random,
+    settings::Settings,
     store::Store,
 };
 
@@ -29,204 +26,6 @@ use crate::{
 const MAX_STEPS: usize = 1_000_000;
 /// The number of notices that are kept, to be shown if an invariant breaks.
 const SHOWN: usize = 40;
-
-/// The settings of a cluster.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The settings of the controller.
-    pub config: Config,
-    /// The settings of the engine.
-    pub engine: EngineConfig,
-    /// The most bytes of a shared batch.
-    pub max_batch_bytes: u64,
-    /// The rates of replicas that are active on one device at the same time.
-    pub interference: Interference,
-    /// The random part of batch times.
-    pub jitter: Jitter,
-    /// The times of the links to devices.
-    pub links: LinkTimes,
-    /// The time of a write.
-    pub store_delay: Duration,
-    /// The time of a call of the policy.
-    pub solve_delay: Duration,
-    /// The time until an agent that was refused or not answered asks again.
-    pub retry: Duration,
-    /// The time limits of workers.
-    pub limits: Limits,
-    /// The time that agents and workers take for what they do.
-    pub times: Times,
-    /// The time to make a connection to a worker.
-    pub connect: Duration,
-    /// The time after which a connection is tried again.
-    pub reconnect: Duration,
-    /// The time after which a connection is given up over which nothing comes back.
-    pub unacknowledged: Duration,
-    /// The time after which a worker is given up that does not answer a batch.
-    pub batch_limit: Option<Duration>,
-    /// The part of the clients that hang up before their answer, and the longest time until they do.
-    pub impatient: (f64, Duration),
-    /// True if clients send again what a gateway that has died did not answer, until the deadline.
-    pub resends: bool,
-    /// The seed of everything that is random.
-    pub seed: u64,
-}
-
-impl Settings {
-    /// Returns the settings of a cluster whose parts take as long as those of a real one.
-    pub fn new(config: Config) -> Self {
-        Self {
-            config,
-            engine: EngineConfig::default(),
-            max_batch_bytes: 64 << 20,
-            interference: Interference::default(),
-            jitter: Jitter::None,
-            links: LinkTimes::default(),
-            store_delay: Duration::from_millis(5),
-            solve_delay: Duration::from_millis(20),
-            retry: Duration::from_millis(500),
-            limits: LIMITS,
-            times: Times::default(),
-            connect: Duration::from_millis(5),
-            reconnect: Duration::from_millis(250),
-            unacknowledged: Duration::from_secs(5),
-            batch_limit: Some(Duration::from_secs(15)),
-            impatient: (0.0, Duration::ZERO),
-            resends: false,
-            seed: 0,
-        }
-    }
-
-    /// Returns these settings without the time that stores, policies, agents and messages take. What failed is tried again a millisecond later.
-    #[must_use]
-    pub fn without_delays(self) -> Self {
-        Self {
-            store_delay: Duration::ZERO,
-            solve_delay: Duration::ZERO,
-            times: Times {
-                message: Duration::ZERO,
-                fetch: Duration::ZERO,
-                termination: Duration::ZERO,
-                ..self.times
-            },
-            connect: Duration::ZERO,
-            retry: Duration::from_millis(1),
-            reconnect: Duration::from_millis(1),
-            ..self
-        }
-    }
-}
-
-/// The random part of batch times.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Jitter {
-    /// None: each batch takes the expected time.
-    None,
-    /// Up to this part of the expected time is added.
-    UpTo(f64),
-    /// The times are exponential, and the expected one is their mean.
-    Exponential,
-}
-
-/// The times of the links from the gateway to devices, one each.
-#[derive(Clone, Copy, Debug)]
-pub struct LinkTimes {
-    /// The time of handing a batch over, before the network.
-    pub router_overhead: Duration,
-    /// The network from the gateway to a worker.
-    pub network: NetworkModel,
-    /// True if a batch is transmitted once those before it are, false if every batch is transmitted as if it were alone.
-    pub queues: bool,
-    /// The time from a worker to the client.
-    pub return_time: Duration,
-}
-
-impl Default for LinkTimes {
-    /// Returns links that take no time but the messages' own.
-    fn default() -> Self {
-        Self {
-            router_overhead: Duration::ZERO,
-            network: NetworkModel {
-                base: Duration::ZERO,
-                bytes_per_second: f64::INFINITY,
-            },
-            queues: true,
-            return_time: Duration::ZERO,
-        }
-    }
-}
-
-impl LinkTimes {
-    /// Returns the time at which so many bytes, sent now, are at the device. `free` is the time at which its link has transmitted what was handed
-    /// to it before.
-    pub fn send(&self, now: Time, free: &mut Time, bytes: f64) -> Time {
-        let handed_over = now + self.router_overhead;
-        let begin = if self.queues {
-            handed_over.max(*free)
-        } else {
-            handed_over
-        };
-        let seconds = bytes / self.network.bytes_per_second;
-        *free = begin + Duration::from_secs_f64(seconds);
-        *free + self.network.base
-    }
-}
-
-/// The nodes, in the order in which they were added.
-#[derive(Debug, Default)]
-pub struct Nodes {
-    list: Vec<Node>,
-    by_name: BTreeMap<NodeName, usize>,
-}
-
-impl Nodes {
-    pub(crate) fn push(&mut self, node: Node) {
-        let before = self.by_name.insert(node.name.clone(), self.list.len());
-        assert!(before.is_none(), "two nodes have the name {}", node.name);
-        self.list.push(node);
-    }
-
-    /// Returns the number of the node of this name.
-    pub(crate) fn index(&self, name: &NodeName) -> Option<usize> {
-        self.by_name.get(name).copied()
-    }
-
-    /// Returns the node of this name.
-    pub fn get(&self, name: &NodeName) -> Option<&Node> {
-        Some(&self.list[self.index(name)?])
-    }
-
-    /// Returns the node of this name, to change it.
-    pub fn get_mut(&mut self, name: &NodeName) -> Option<&mut Node> {
-        let index = self.index(name)?;
-        Some(&mut self.list[index])
-    }
-
-    /// Has models that are loaded from now on take their time.
-    pub fn cool_down(&mut self) {
-        for node in &mut self.list {
-            node.behaviour.warm = false;
-        }
-    }
-
-    /// Returns the nodes.
-    pub fn iter(&self) -> impl Iterator<Item = &Node> {
-        self.list.iter()
-    }
-}
-
-impl Index<usize> for Nodes {
-    type Output = Node;
-
-    fn index(&self, index: usize) -> &Node {
-        &self.list[index]
-    }
-}
-
-impl IndexMut<usize> for Nodes {
-    fn index_mut(&mut self, index: usize) -> &mut Node {
-        &mut self.list[index]
-    }
-}
 
 /// A cluster in virtual time. Faults are methods. After every event the [invariants](Invariants) hold, which debug builds check.
 #[derive(Debug)]
@@ -416,11 +215,12 @@ impl<E: Environment> Cluster<E> {
         }
     }
 
-    /// Checks the invariants.
+    /// Checks the invariants: all, or only those of the data plane.
     ///
     /// Panics if one does not hold.
-    pub(crate) fn check(&mut self) {
-        for model in self.interruptions.keys().cloned().collect::<Vec<_>>() {
+    pub(crate) fn check(&mut self, all: bool) {
+        let models = self.interruptions.keys().filter(|_| all);
+        for model in models.cloned().collect::<Vec<_>>() {
             let serves = self.serves(&model);
             if self.invariants.stopped_serving(&model, serves) {
                 *self.interruptions.entry(model).or_default() += 1;
@@ -429,7 +229,8 @@ impl<E: Environment> Cluster<E> {
         let Some(gateway) = &self.gateway else {
             return;
         };
-        let checked = match &gateway.controller {
+        let controller = gateway.controller.as_ref().filter(|_| all);
+        let checked = match controller {
             Some(controller) => self.invariants.check(controller, &self.nodes, &self.store),
             None => Ok(()),
         };

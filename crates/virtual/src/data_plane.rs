@@ -9,7 +9,7 @@ use packhorse_serving::{
     Engine, Event, ModelKey, ModelLimits, ReplicaKey, Request, RequestKey, ShapeClass, TenantKey,
 };
 
-use crate::{clients::Clients, cluster::Settings, network::ConnectionKey};
+use crate::{clients::Clients, network::ConnectionKey, settings::Settings};
 
 /// What links want of their sockets.
 #[derive(Debug)]
@@ -123,13 +123,11 @@ impl DataPlane {
         if known.is_some_and(|known| known.spec.program != spec.program) {
             self.remove_model(now, index);
         }
-        let key = match self.served(index) {
-            Some(known) => known.key,
-            None => {
-                self.next_model += 1;
-                ModelKey(self.next_model - 1)
-            }
-        };
+        let key = self.served(index).map(|known| known.key);
+        let key = key.unwrap_or_else(|| {
+            self.next_model += 1;
+            ModelKey(self.next_model - 1)
+        });
         let limits = ModelLimits {
             max_batch_rows: spec.program.rows_limit(),
             max_batch_bytes: self.max_batch_bytes,

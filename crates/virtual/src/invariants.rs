@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use packhorse_cluster::{ClusterId, Generation, ModelId, NodeName, Scheduling, WantedState};
 use packhorse_control::{Command, CommandError, Controller, RequestKey};
 
-use crate::{cluster::Nodes, node::Node, store::Store};
+use crate::{node::Node, nodes::Nodes, store::Store};
 
 /// The observations so far.
 #[derive(Debug, Default)]

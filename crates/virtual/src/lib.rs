@@ -12,6 +12,7 @@ mod clients;
 mod cluster;
 mod counted_traffic;
 mod data_plane;
+mod drive;
 mod environment;
 mod events;
 mod faults;
@@ -19,13 +20,16 @@ mod gateway;
 mod invariants;
 mod network;
 mod node;
+mod nodes;
 mod numbered_queue;
 mod random;
 mod requests;
+mod settings;
 mod store;
+mod transport;
 
 pub use clients::{Arrivals, ClientState, Clients, End};
-pub use cluster::{Cluster, Jitter, LinkTimes, Nodes, Settings, notice_text};
+pub use cluster::{Cluster, notice_text};
 pub use counted_traffic::CountedTraffic;
 pub use environment::{
     AnsweredBatch, AnsweredRequest, EndedRequest, Environment, LostBatch, SentBatch,
@@ -34,5 +38,7 @@ pub use gateway::{Gateway, Served};
 pub use invariants::Invariants;
 pub use network::Network;
 pub use node::{LIMITS, LoadFailure, Node, Process, Times, WorkerBehaviour, profile_csv};
+pub use nodes::Nodes;
 pub use random::Random;
+pub use settings::{Jitter, LinkTimes, Settings};
 pub use store::Store;

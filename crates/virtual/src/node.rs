@@ -19,8 +19,6 @@ use packhorse_reconcile::{
     TaskId, WorkerReport,
 };
 
-use crate::network::HeldBatch;
-
 /// The time limits of workers.
 pub const LIMITS: Limits = Limits {
     drain: Duration::from_secs(5),
@@ -117,6 +115,13 @@ pub(crate) struct Device {
     pub(crate) link_free: Time,
     /// The number of faults that keep workers from running.
     pub(crate) broken: u32,
+}
+
+/// A batch at a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldBatch {
+    pub(crate) number: u64,
+    pub(crate) lane: u32,
 }
 
 /// A worker process, as its device has it.
@@ -755,7 +760,7 @@ fn key(task: &Task) -> Option<(ModelId, String)> {
 }
 
 fn address(pid: u32) -> SocketAddr {
-    let port = 1024 + u16::try_from(pid % 60_000).unwrap();
+    let port = 1024 + u16::try_from(pid % 60_000).expect("below 60,000");
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::cluster::Jitter;
+use crate::settings::Jitter;
 
 /// A generator whose numbers follow from its seed.
 #[derive(Clone, Debug)]

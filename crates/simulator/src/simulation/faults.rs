@@ -7,30 +7,7 @@ use packhorse_control::Command;
 use packhorse_virtual::ClientState;
 
 use super::run::Simulation;
-use crate::{FaultKind, Scenario};
-
-/// The faults of a run by whether they have begun and ended.
-#[derive(Debug)]
-pub(super) struct ActiveFaults {
-    active: Vec<bool>,
-    /// The number of faults that have not ended.
-    left: usize,
-}
-
-impl ActiveFaults {
-    pub(super) fn new(scenario: &Scenario) -> Self {
-        let faults = scenario.simulation.faults.len();
-        Self {
-            active: vec![false; faults],
-            left: faults,
-        }
-    }
-
-    /// Returns true if all faults have ended.
-    pub(super) fn are_over(&self) -> bool {
-        self.left == 0
-    }
-}
+use crate::FaultKind;
 
 impl Simulation<'_> {
     pub(super) fn fault_begins(&mut self, index: usize) {
@@ -122,7 +99,7 @@ impl Simulation<'_> {
             .cluster
             .nodes
             .get(node)
-            .is_some_and(|node| node.has_agent());
+            .is_some_and(packhorse_virtual::Node::has_agent);
         if has_control && !runs && !self.is_absent(node) && !self.active().any(dies) {
             self.cluster.start_agent(node);
         }

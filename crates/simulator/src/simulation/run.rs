@@ -13,10 +13,10 @@ use packhorse_virtual::{
 };
 
 use super::{
+    active_faults::ActiveFaults,
     autoscaler::Autoscaler,
     check::{SimulateError, check_replica},
     control::{self, Planner, device_id, device_report, model_spec},
-    faults::ActiveFaults,
     surroundings::Surroundings,
 };
 use crate::{

@@ -1,7 +1,6 @@
 //! A whole cluster in virtual time, around the control plane: its faults, and random histories.
 
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
-#![expect(clippy::print_stdout, reason = "the trace of a history")]
 
 mod backbones;
 mod claims;
