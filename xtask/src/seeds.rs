@@ -34,13 +34,13 @@ pub(crate) struct Options {
     /// Run seeds for this time instead
     #[arg(long, value_name = "M", conflicts_with = "seeds")]
     minutes: Option<f64>,
-    /// Plant the bugs of crates/control/tests/planted-bugs one by one in a copy of the last commit, and write which seeds find them to
+    /// Plant the bugs of crates/virtual/tests/planted-bugs one by one in a copy of the last commit, and write which seeds find them to
     /// docs/benchmarks/seeds.md
     #[arg(long, conflicts_with_all = ["first", "minutes"])]
     planted: bool,
 }
 
-/// Runs the test of `crates/control` that lets histories happen. The first that fails is made simpler, and printed.
+/// Runs the test of `crates/virtual` that lets histories happen. The first that fails is made simpler, and printed.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     if options.planted {
         return plant(options.seeds);
@@ -60,7 +60,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 fn test(folder: &Path) -> Command {
     let mut test = Command::new("cargo");
     test.current_dir(folder)
-        .args(["test", "--quiet", "--package", "packhorse-control"])
+        .args(["test", "--quiet", "--package", "packhorse-virtual"])
         .args(["--test", "cluster", "--", "--exact", "--nocapture", TEST]);
     test
 }
@@ -81,7 +81,7 @@ struct Found {
 fn plant(seeds: u64) -> anyhow::Result<()> {
     let folder = root().join("target/planted-bugs");
     let tree = folder.join("tree");
-    let mut patches: Vec<PathBuf> = fs::read_dir(root().join("crates/control/tests/planted-bugs"))?
+    let mut patches: Vec<PathBuf> = fs::read_dir(root().join("crates/virtual/tests/planted-bugs"))?
         .map(|entry| Ok(entry?.path()))
         .collect::<anyhow::Result<_>>()?;
     patches.sort();
@@ -206,11 +206,11 @@ fn page(seeds: u64, without: &str, bugs: &[Found], trace: &str) -> String {
          The test lets a cluster of four nodes live through up to 60 random steps under load: registrations, removals, drains, killed, stopped and cut off \
          workers, agents, nodes and gateways, slow and failing stores, wiped folders, restored backups, requests on which models throw or workers die. The \
          controller, the engine, the links and the agents' reconcilers are the real ones; network, disk, processes and time are simulated. After every event \
-         the invariants must hold (`crates/control/tests/cluster/invariants.rs`, `clients.rs`, `data_plane.rs`); after the last step all faults end, everything must become \
+         the invariants must hold (`crates/virtual/src/invariants.rs`, `clients.rs`, `data_plane.rs`); after the last step all faults end, everything must become \
          ready, and 99 % of the requests of ten more seconds must be answered in time.\n\n\
          Without a planted bug: {without}.\n\n\
          ## Planted bugs\n\n\
-         Each patch of `crates/control/tests/planted-bugs` is applied to a copy by itself. The seeds begin with 0; the history of the seed that fails \
+         Each patch of `crates/virtual/tests/planted-bugs` is applied to a copy by itself. The seeds begin with 0; the history of the seed that fails \
          first is made simpler as long as it still fails.\n\n\
          | bug | first seed that fails | steps that are enough | what was noticed |\n|---|--:|--:|---|\n"
     );

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 27] = [
+const ARROWS: [(&str, &[&str]); 28] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -24,6 +24,17 @@ const ARROWS: [(&str, &[&str]); 27] = [
     ("serving", &["cluster", "contention"]),
     ("links", &["cluster", "contention", "control", "serving"]),
     (
+        "virtual",
+        &[
+            "cluster",
+            "contention",
+            "control",
+            "links",
+            "reconcile",
+            "serving",
+        ],
+    ),
+    (
         "simulator",
         &[
             "cluster",
@@ -31,8 +42,8 @@ const ARROWS: [(&str, &[&str]); 27] = [
             "placement",
             "serving",
             "control",
-            "reconcile",
             "trace",
+            "virtual",
         ],
     ),
     ("figures", &["cluster", "simulator"]),
@@ -113,19 +124,20 @@ const ARROWS: [(&str, &[&str]); 27] = [
 ];
 
 /// The crates on which only the tests of a crate may depend.
-const TESTS: [(&str, &[&str]); 5] = [
+const TESTS: [(&str, &[&str]); 6] = [
     // Benchmarks read the processor's time of their thread.
     ("placement", &["rustix"]),
     ("serving", &["rustix"]),
     ("simulator", &["rustix"]),
-    // A cluster in virtual time has real policies and agents.
-    ("control", &["links", "placement", "reconcile", "serving"]),
+    // The benchmark of decisions and the clusters in virtual time plan with real policies.
+    ("control", &["placement"]),
+    ("virtual", &["placement"]),
     // The gateway's driver replays the history of a simulated cluster.
     ("gateway", &["simulator"]),
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 15] = [
+const PURE: [&str; 16] = [
     "cluster",
     "contention",
     "placement",
@@ -139,6 +151,7 @@ const PURE: [&str; 15] = [
     "trace",
     "wire",
     "api",
+    "virtual",
     "simulator",
     "figures",
 ];

@@ -148,6 +148,20 @@ impl<B: Copy> SharedDevice<B> {
         self.revision += 1;
     }
 
+    /// Removes the batches of a replica, whose number is not used again.
+    pub fn clear_replica(&mut self, now: Time, replica: usize) {
+        self.queues[replica].clear();
+        if self
+            .running
+            .iter()
+            .any(|running| running.replica == replica)
+        {
+            self.advance(now);
+            self.running.retain(|running| running.replica != replica);
+            self.update_rates();
+        }
+    }
+
     /// Returns the time for which the device has computed any batch.
     pub fn busy_time(&self, now: Time) -> Duration {
         if self.running.is_empty() {

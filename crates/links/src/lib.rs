@@ -93,6 +93,8 @@ pub struct Links<C: Connect> {
     next_device: u32,
     /// The replicas whose states may have changed since they were taken, with their models.
     touched: BTreeMap<ReplicaId, ModelKey>,
+    /// The interference on the devices.
+    interference: Interference,
 }
 
 impl<C: Connect> Default for Links<C> {
@@ -112,7 +114,24 @@ impl<C: Connect> Links<C> {
             next_key: first,
             next_device: first,
             touched: BTreeMap::new(),
+            interference: Interference::default(),
         }
+    }
+
+    /// Has replicas be expected to slow each other so.
+    #[must_use]
+    pub fn with_interference(mut self, interference: Interference) -> Self {
+        self.interference = interference;
+        self
+    }
+
+    /// Numbers devices in this order, whether there are replicas on them or not. Others follow in the order of their first replicas.
+    #[must_use]
+    pub fn with_devices(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {
+        for device in devices {
+            self.enter_device(&device);
+        }
+        self
     }
 
     /// Takes out the links to all replicas of these models. Other models must have no replica on one of their devices.
@@ -396,7 +415,7 @@ impl<C: Connect> Links<C> {
             &replica.target.profile,
             rows_limit,
             compute_share,
-            Interference::default(),
+            self.interference,
         );
         replica.service = Some(service.clone());
         let parameters = ReplicaParameters {
@@ -516,6 +535,11 @@ impl<C: Connect> Links<C> {
     /// Returns the state of a replica's link; `None` if the replica shall not be served.
     pub fn state(&self, id: ReplicaId) -> Option<&LinkState> {
         Some(&self.by_key[self.wanted.get(&id)?].state)
+    }
+
+    /// Returns true if states may have changed since [`Links::take_changes`] was called.
+    pub fn have_changes(&self) -> bool {
+        !self.touched.is_empty()
     }
 
     /// Returns the replicas whose states may have changed since the last call: their links, and the models that they serve.

@@ -10,7 +10,6 @@ mod bench_counters;
 mod counters;
 mod csv_report;
 mod curves;
-mod device_links;
 mod group;
 mod options;
 mod polish;

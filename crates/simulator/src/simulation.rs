@@ -1,22 +1,14 @@
-//! A discrete-event simulation of arrivals, network and devices around the serving engine.
-//!
-//! The loop is that of the gateway's driver, with an event queue in the place of sockets: it passes events to the engine and executes
-//! the engine's actions. Events of the same time are handled in the order in which they were scheduled.
+//! A run of a scenario: a [cluster in virtual time](packhorse_virtual) without delays of its own, with the devices, clients and faults of the scenario.
 
-mod admin;
-mod agents;
+mod active_faults;
 mod autoscaler;
+mod check;
 mod control;
-mod event;
 mod faults;
-mod keys;
-mod numbered_queue;
-mod outage;
-mod replica;
 mod run;
 mod scaling;
-mod world;
+mod surroundings;
 
-pub use replica::SimulateError;
-pub(crate) use replica::check_replica;
-pub(crate) use world::Simulation;
+pub use check::SimulateError;
+pub(crate) use check::check_replica;
+pub(crate) use run::{Simulation, link_times};

@@ -1,6 +1,7 @@
 use std::{fmt::Write, time::Duration};
 
 use packhorse_cluster::{ComputeShare, DeviceIndex, Discipline, ModelIndex};
+use packhorse_virtual::Jitter;
 
 use super::*;
 
@@ -158,9 +159,8 @@ fn under_hidden_interference_requests_are_dropped_and_goodput_does_not_collapse(
     }
 }
 
-/// The mean latency in ms of one replica with batches of one row and 10 ms, without network times, at 70 requests/s. `time_factor`
-/// returns the factor of each batch's time.
-fn single_server(time_factor: Option<Box<dyn FnMut() -> f64>>) -> f64 {
+/// The mean latency in ms of one replica with batches of one row and 10 ms, without network times, at 70 requests/s.
+fn single_server(batch_times: Jitter) -> f64 {
     let csv = "a,V100-SXM2-16GB,1,,10,,1,,,100\n";
     let text = "name = \"single\"\nprofiles = [\"p\"]\n[simulation]\nwindow_s = 20000\nrouter_overhead_ms = 0\n\
         network_base_ms = 0\nreturn_ms = 0\n[[devices]]\nkind = \"V100-SXM2-16GB\"\ncount = 1\n\
@@ -174,7 +174,7 @@ fn single_server(time_factor: Option<Box<dyn FnMut() -> f64>>) -> f64 {
     };
     let simulation = simulation::Simulation::new(&scenario, &replicas, 1, options);
     let mut simulation = simulation.unwrap();
-    simulation.time_factor = time_factor;
+    simulation.cluster.settings.jitter = batch_times;
     let (counters, ..) = simulation.run(&mut |_| {}).unwrap();
     let latency = &counters.models[0].latency;
     latency.iter().sum::<f64>() / latency.len() as f64
@@ -190,15 +190,13 @@ fn check_mean(mean: f64, expected: f64) {
 /// M/D/1, by Pollaczek and Khinchine: s + ρ·s / (2·(1 − ρ)) with s = 10 ms and ρ = 0.7.
 #[test]
 fn the_mean_latency_of_a_single_server_with_constant_times_is_that_of_the_formula() {
-    check_mean(single_server(None), 10.0 + 0.7 * 10.0 / (2.0 * 0.3));
+    check_mean(single_server(Jitter::None), 10.0 + 0.7 * 10.0 / (2.0 * 0.3));
 }
 
 /// M/M/1: s / (1 − ρ).
 #[test]
 fn the_mean_latency_of_a_single_server_with_exponential_times_is_that_of_the_formula() {
-    let mut times = random::Generator::new(5, 99);
-    let time_factor = Box::new(move || times.exponential());
-    check_mean(single_server(Some(time_factor)), 10.0 / 0.3);
+    check_mean(single_server(Jitter::Exponential), 10.0 / 0.3);
 }
 
 /// Random faults of every kind that overlap: the simulation itself asserts that every request ends, and replicas serve again afterwards.

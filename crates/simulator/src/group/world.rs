@@ -8,6 +8,7 @@ use std::{
 
 use packhorse_cluster::{DeviceIndex, ModelIndex, PlannedReplica, Time};
 use packhorse_serving::RequestOutcome;
+use packhorse_virtual::LinkTimes;
 
 use super::{
     BatchOrder, ComputedBatch, ExitPoints, GroupAction, GroupRequest, GroupServer, group_server,
@@ -16,9 +17,8 @@ use crate::{
     Scenario,
     arrivals::{ArrivalProcess, arrival_processes},
     counters::{RunCounters, Stages},
-    device_links::DeviceLinks,
     options::RunOptions,
-    simulation::{SimulateError, check_replica},
+    simulation::{SimulateError, check_replica, link_times},
     timeline::{RequestEnd, Timeline},
 };
 
@@ -68,6 +68,8 @@ struct Device {
     /// The models whose weights are there or on their way, with their bytes.
     weights: BTreeMap<usize, u64>,
     link_free: Time,
+    /// The time at which the link from the gateway has transmitted what was handed to it.
+    transmitted: Time,
 }
 
 /// A simulation with a group server.
@@ -79,7 +81,7 @@ pub(crate) struct GroupWorld<'a> {
     scheduled: u64,
     arrivals: Vec<ArrivalProcess>,
     devices: Vec<Device>,
-    links: DeviceLinks,
+    links: LinkTimes,
     batches: BTreeMap<u64, SentBatch>,
     requests: u64,
     /// The requests that have not ended.
@@ -127,7 +129,7 @@ impl<'a> GroupWorld<'a> {
             events: BinaryHeap::new(),
             scheduled: 0,
             arrivals: arrival_processes(scenario, seed).collect(),
-            links: DeviceLinks::new(settings, devices.len()),
+            links: link_times(settings),
             devices,
             batches: BTreeMap::new(),
             requests: 0,
@@ -266,7 +268,8 @@ impl<'a> GroupWorld<'a> {
         } = order;
         let rows = order.requests.len();
         let bytes = self.scenario.problem.models[model].payload.as_u64() as f64 * rows as f64;
-        let there = self.links.send(now, device, bytes);
+        let transmitted = &mut self.devices[device].transmitted;
+        let there = self.links.send(now, transmitted, bytes);
         if let Some(victim) = preempts {
             self.devices[device].held.retain(|held| *held != victim);
             let victim = self.batches.get_mut(&victim);

@@ -175,16 +175,6 @@ impl Scenario {
         self.host_links.get(device).copied().unwrap_or(HOST_LINK)
     }
 
-    /// Returns the model that a request for a model is sent to: of its family the most accurate one, else itself.
-    pub(crate) fn first_asked(&self, model: usize) -> usize {
-        let mut families = self.families.iter();
-        let family = families.find(|family| {
-            let mut variants = family.variants.iter();
-            variants.any(|variant| variant.model.0 == model)
-        });
-        family.map_or(model, |family| family.variants[0].model.0)
-    }
-
     /// Returns true if a model is registered only during the run.
     pub fn is_added_later(&self, model: ModelIndex) -> bool {
         let added = FaultKind::ModelAdded(model);

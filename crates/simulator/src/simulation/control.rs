@@ -1,230 +1,60 @@
-//! The control plane of a run that replans: the gateway's [`Controller`], driven by simulated time.
-//!
-//! Its driver here is a node for each node of the scenario, whose agent renews its lease, starts and stops workers as it is told and
-//! reports at once, a store that stores at once, and a policy whose calls take no simulated time. The messages take none either. A
-//! worker that starts is ready after its model's load time.
+//! The control plane of a run that plans anew: its settings, what is stored at its start, and the calls of its policy.
 //!
 //! At the interval of the run, the data plane's counts are sampled and the policy is called, or, at changes, when the controller asks for
 //! a plan. It gets the problem as the gateway would
 //! see it: without the devices of nodes whose lease has ended, with the measured rates, with the current plan, and with the
 //! observations of devices.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, DemandedModel, Device, DeviceId, DeviceIndex, DeviceReport, Dim,
-    Discipline, Generation, Mixed, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan,
-    PlannedReplica, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase,
-    RequestsPerSecond, Scheduling, TensorSpec, Time, VariantMix, VariantOf, WantedState,
+    ArtifactDigest, Datatype, DemandedModel, Device, DeviceId, DeviceReport, Dim, Discipline,
+    Generation, Mixed, ModelForecast, ModelId, ModelIndex, ModelSpec, Plan, PlannedReplica,
+    Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, RequestsPerSecond, Scheduling,
+    TensorSpec, Time, VariantMix, VariantOf,
 };
 use packhorse_control::{
-    Assumptions, Command, Comparison, ComputedWork, Config, Controller, Event, PlanningInput,
-    Receipt, RequestKey, Sample, Solution, SolveError, Write,
+    Assumptions, Comparison, Config, PlanningInput, Solution, SolveError,
     record::{Forecast, ModelRecord, NodeRecord, PlanRecord, Settings, StoredCluster},
 };
 
 use crate::{
     Scenario,
-    options::{Estimate, PlanningMoments, Recorded, Replanning},
+    options::{Estimate, PlanningMoments, Replanning},
     report::ReplanningReport,
 };
 
 /// The lease of a node: the time after which the gateway gives up a silent node.
-pub(super) const LEASE: Duration = Duration::from_secs(5);
-/// The epoch of the only gateway.
-const EPOCH: u64 = 1;
+const LEASE: Duration = Duration::from_secs(5);
 
-/// The control plane of a run, and the simulated nodes that it controls.
-pub(super) struct Control<'a> {
-    pub(super) controller: Controller,
+/// The policy of a run, and when it is called.
+pub(super) struct Planner<'a> {
     pub(super) replanning: Replanning<'a>,
-    pub(super) nodes: BTreeMap<NodeName, SimulatedNode>,
-    /// The index in the scenario of each device.
-    pub(super) devices: BTreeMap<DeviceId, DeviceIndex>,
     /// The index in the scenario of each model.
-    pub(super) models: BTreeMap<ModelId, ModelIndex>,
-    /// The index in the simulation of each replica that was started.
-    pub(super) started: BTreeMap<ReplicaId, usize>,
-    /// The counts of the data plane.
-    pub(super) counts: Sample,
+    models: BTreeMap<ModelId, ModelIndex>,
     /// The time of the end of arrivals.
-    pub(super) until: Time,
-    /// The commands so far.
-    pub(super) commands: u64,
-    pub(super) report: ReplanningReport,
+    until: Time,
 }
 
-/// A node, as its agent knows it.
-pub(super) struct SimulatedNode {
-    pub(super) devices: Vec<DeviceReport>,
-    /// The wanted state that the agent was last told.
-    pub(super) wanted: Arc<WantedState>,
-    /// True while the agent does not reach the gateway, or while there is no such node.
-    pub(super) silent: bool,
-}
-
-impl<'a> Control<'a> {
-    /// Returns the control plane of a simulation in which the replicas of this plan run already, in the plan's order.
-    pub(super) fn new(
-        scenario: &Scenario,
-        plan: &[PlannedReplica],
-        discipline: Discipline,
-        mut replanning: Replanning<'a>,
-    ) -> Self {
-        let problem = &scenario.problem;
-        let device_id = |(i, device): (usize, &Device)| {
-            DeviceId::new(device.node.clone(), &i.to_string()).expect("digits are a name")
-        };
-        let ids: Vec<DeviceId> = problem.devices.iter().enumerate().map(device_id).collect();
-        let mut nodes: BTreeMap<NodeName, SimulatedNode> = BTreeMap::new();
-        let at_start = scenario.devices_at_start();
-        for (number, (device, id)) in problem.devices.iter().zip(&ids).enumerate() {
-            let node = nodes.entry(device.node.clone());
-            let node = node.or_insert_with(|| SimulatedNode {
-                devices: Vec::new(),
-                wanted: Arc::default(),
-                silent: number >= at_start,
-            });
-            node.devices.push(DeviceReport {
-                name: id.local().to_owned(),
-                kind: device.kind.clone(),
-                memory_bytes: device.memory,
-                multiprocessors: device.multiprocessors,
-                description: String::new(),
-            });
-        }
-        let config = config(scenario, &replanning);
-        let record = stored_plan(scenario, plan, &ids);
-        let started = record
-            .replicas
-            .iter()
-            .map(|replica| replica.id)
-            .zip(0..)
-            .collect();
-        let stored = StoredCluster {
-            cluster_id: "00000000000000000000000000000000"
-                .parse()
-                .expect("a valid identity"),
-            epoch: EPOCH,
-            models: problem
-                .models()
-                .filter(|(index, _)| !scenario.is_added_later(*index))
-                .map(|(_, model)| ModelRecord {
-                    spec: model_spec(scenario, model, replanning.rate_mode),
-                    artifact_bytes: 0,
-                    failure: None,
-                    operators: None,
-                    after_plan: Generation(0),
-                })
-                .collect(),
-            splits: Vec::new(),
-            nodes: nodes
-                .iter()
-                .filter(|(_, node)| !node.silent)
-                .map(|(name, node)| NodeRecord {
-                    name: name.clone(),
-                    agent_version: String::new(),
-                    devices: node.devices.clone(),
-                    scheduling: Scheduling::Open,
-                })
-                .collect(),
-            plans: vec![record],
-            profiles: problem.profiles.clone(),
-            pairs: BTreeMap::new(),
-            settings: Settings {
-                discipline: Some(discipline),
-                ..Settings::default()
-            },
-        };
-        if let Some(record) = &mut replanning.recorder {
-            record(Recorded::Started(&config, &stored));
-        }
-        let report = ReplanningReport {
-            every_s: replanning.every.as_secs_f64(),
-            ..ReplanningReport::default()
-        };
-        let models = problem
-            .models()
-            .map(|(index, model)| (model.id.clone(), index));
+impl<'a> Planner<'a> {
+    pub(super) fn new(scenario: &Scenario, replanning: Replanning<'a>) -> Self {
+        let models = scenario.problem.models();
         Self {
-            controller: Controller::new(Time::ZERO, config, stored),
             replanning,
-            nodes,
-            devices: ids.into_iter().zip((0..).map(DeviceIndex)).collect(),
-            models: models.collect(),
-            started,
-            counts: Sample::default(),
+            models: models
+                .map(|(index, model)| (model.id.clone(), index))
+                .collect(),
             until: Time::ZERO + scenario.simulation.warmup + scenario.simulation.window,
-            commands: 0,
-            report,
         }
-    }
-
-    /// Returns the report of the changes of the plan.
-    pub(super) fn report(&self) -> ReplanningReport {
-        self.report
-    }
-
-    /// Returns the time at which the control plane must act even without an event.
-    pub(super) fn timeout(&self) -> Time {
-        self.controller.poll_timeout()
-    }
-
-    /// Counts the arrival of a request.
-    pub(super) fn arrived(&mut self, model: &ModelId) {
-        let counts = self.counts.models.entry(model.clone()).or_default();
-        counts.arrived += 1;
-        let registered = self.controller.model(model);
-        counts.for_family += u64::from(registered.is_some_and(|m| m.spec.variant.is_some()));
-    }
-
-    /// Counts an answered batch of a replica that computed for `compute`, of which `within_slo` requests were answered in time. Alone
-    /// on its device it would have taken `alone`.
-    pub(super) fn computed(
-        &mut self,
-        model: &ModelId,
-        replica: usize,
-        rows: usize,
-        within_slo: u64,
-        (compute, alone): (Duration, Duration),
-    ) {
-        let counts = self.counts.models.entry(model.clone()).or_default();
-        counts.within_slo += within_slo;
-        let mut started = self.started.iter();
-        if let Some((id, _)) = started.find(|(_, index)| **index == replica) {
-            let work: &mut ComputedWork = self.counts.work.entry(*id).or_default();
-            let rows = u32::try_from(rows).expect("a batch is small");
-            work.add_batch(rows, compute, alone);
-        }
-    }
-
-    pub(super) fn handle(&mut self, now: Time, event: Event) {
-        if let Some(record) = &mut self.replanning.recorder {
-            record(Recorded::Handled(now, &event));
-        }
-        self.controller.handle(now, event);
-    }
-
-    pub(super) fn command(&mut self, now: Time, command: Command) {
-        self.commands += 1;
-        let request = RequestKey(self.commands);
-        self.handle(now, Event::Requested(request, command));
-    }
-
-    /// Stores what the controller writes, which takes no simulated time.
-    pub(super) fn store(&mut self, now: Time, receipt: Receipt, write: &Write) {
-        if let (Some(record), Write::InsertPlan(plan, _)) = (&mut self.replanning.recorder, write) {
-            record(Recorded::Adopted(plan));
-        }
-        self.handle(now, Event::Stored(receipt, Ok(())));
     }
 
     /// Calls the policy.
-    pub(super) fn solve(
+    pub(super) fn plan(
         &mut self,
         now: Time,
         scenario: &Scenario,
         input: &PlanningInput,
+        report: &mut ReplanningReport,
     ) -> Result<Solution, SolveError> {
         let foreseen = self
             .replanning
@@ -243,7 +73,7 @@ impl<'a> Control<'a> {
             let plan = current_plan(&input.problem, self.replanning.estimate);
             return Ok(solution(Mixed { mix, plan }, None));
         }
-        self.report.asked += 1;
+        report.asked += 1;
         // Policies require at least one device.
         let policy = &mut *self.replanning.policy;
         let planned = input.place(|problem| {
@@ -254,7 +84,7 @@ impl<'a> Control<'a> {
                 .ok_or_else(none)
         });
         let Ok(planned) = planned else {
-            self.report.unanswered += 1;
+            report.unanswered += 1;
             return Err(none());
         };
         let estimate = self.replanning.estimate;
@@ -300,7 +130,7 @@ fn solution(planned: Mixed<Plan>, comparison: Option<Comparison>) -> Solution {
 }
 
 /// Returns the settings of the control plane of a run.
-fn config(scenario: &Scenario, replanning: &Replanning<'_>) -> Config {
+pub(super) fn config(scenario: &Scenario, replanning: &Replanning<'_>) -> Config {
     let problem = &scenario.problem;
     let models = problem.models.iter();
     let by_model = |value: fn(&DemandedModel) -> f64| -> BTreeMap<ModelId, f64> {
@@ -337,6 +167,73 @@ fn config(scenario: &Scenario, replanning: &Replanning<'_>) -> Config {
     }
 }
 
+/// Returns what is stored at the start of a run whose first plan this is.
+pub(super) fn stored(
+    scenario: &Scenario,
+    plan: &[PlannedReplica],
+    discipline: Discipline,
+    rate_mode: RateMode,
+) -> StoredCluster {
+    let problem = &scenario.problem;
+    let models = problem
+        .models()
+        .filter(|(index, _)| !scenario.is_added_later(*index));
+    let model = |(_, model)| ModelRecord {
+        spec: model_spec(scenario, model, rate_mode),
+        artifact_bytes: 0,
+        failure: None,
+        operators: None,
+        after_plan: Generation(0),
+    };
+    let at_start = scenario.devices_at_start();
+    let mut nodes: Vec<NodeRecord> = Vec::new();
+    for (number, device) in problem.devices.iter().enumerate().take(at_start) {
+        let report = device_report(number, device);
+        match nodes.iter_mut().find(|node| node.name == device.node) {
+            Some(node) => node.devices.push(report),
+            None => nodes.push(NodeRecord {
+                name: device.node.clone(),
+                agent_version: "1".to_owned(),
+                devices: vec![report],
+                scheduling: Scheduling::Open,
+            }),
+        }
+    }
+    StoredCluster {
+        cluster_id: "00000000000000000000000000000000"
+            .parse()
+            .expect("a valid identity"),
+        epoch: 0,
+        models: models.map(model).collect(),
+        splits: Vec::new(),
+        nodes,
+        plans: vec![stored_plan(scenario, plan)],
+        profiles: problem.profiles.clone(),
+        pairs: BTreeMap::new(),
+        settings: Settings {
+            discipline: Some(discipline),
+            ..Settings::default()
+        },
+    }
+}
+
+/// Returns the device of this number as its agent reports it.
+pub(super) fn device_report(number: usize, device: &Device) -> DeviceReport {
+    DeviceReport {
+        name: number.to_string(),
+        kind: device.kind.clone(),
+        memory_bytes: device.memory,
+        multiprocessors: device.multiprocessors,
+        description: String::new(),
+    }
+}
+
+/// Returns the identity of the device of this number.
+pub(super) fn device_id(scenario: &Scenario, number: usize) -> DeviceId {
+    let node = scenario.problem.devices[number].node.clone();
+    DeviceId::new(node, &number.to_string()).expect("digits are a name")
+}
+
 /// Returns a model as an admin registers it.
 pub(super) fn model_spec(
     scenario: &Scenario,
@@ -366,7 +263,7 @@ fn variant_of(scenario: &Scenario, model: &ModelId) -> Option<VariantOf> {
     })
 }
 
-fn program(model: &DemandedModel) -> Program {
+pub(super) fn program(model: &DemandedModel) -> Program {
     Program {
         model: model.id.clone(),
         artifact: ArtifactDigest::from_sha256([0; 32]),
@@ -388,14 +285,14 @@ fn tensor(name: &str) -> TensorSpec {
 }
 
 /// Returns the plan at the start of a run as it would be stored.
-fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica], ids: &[DeviceId]) -> PlanRecord {
+fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica]) -> PlanRecord {
     let problem = &scenario.problem;
     let generation = Generation(1);
     let replicas = plan.iter().zip(0..).map(|(planned, number)| Replica {
         id: ReplicaId { generation, number },
         spec: packhorse_cluster::ReplicaSpec {
             model: problem.models[planned.model.0].id.clone(),
-            device: ids[planned.device.0].clone(),
+            device: device_id(scenario, planned.device.0),
             batch_size: planned.batch_size,
             compute_share: planned.compute_share,
             duty_cycle: planned.duty_cycle,
@@ -405,8 +302,8 @@ fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica], ids: &[DeviceId]) -
         phase: ReplicaPhase::Planned,
         worker: None,
     });
-    let kinds = ids.iter().zip(&problem.devices);
-    let kinds = kinds.take(scenario.devices_at_start());
+    let devices = problem.devices.iter().enumerate();
+    let kinds = devices.take(scenario.devices_at_start());
     let forecasts = problem.models.iter().map(|model| Forecast {
         model: model.id.clone(),
         rate: reachable_rate(scenario, model.rate),
@@ -421,7 +318,7 @@ fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica], ids: &[DeviceId]) -
         created_ms: 0,
         replicas: replicas.collect(),
         device_kinds: kinds
-            .map(|(id, device)| (id.clone(), device.kind.clone()))
+            .map(|(number, device)| (device_id(scenario, number), device.kind.clone()))
             .collect(),
         forecasts: forecasts.collect(),
     }

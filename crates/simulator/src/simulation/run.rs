@@ -1,29 +1,261 @@
-//! The loop of a simulation, and the way of requests and batches through it.
+//! The cluster of a run, and its loop.
 
-use std::cmp::Reverse;
+use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
 
-use packhorse_cluster::{Discipline, ModelIndex, Time};
-use packhorse_contention::QueuedBatch;
-use packhorse_control::LinkState;
-use packhorse_serving::{
-    Action, BatchKey, Event, Request, RequestKey, RequestOutcome, ShapeClass, TenantKey,
+use packhorse_cluster::{
+    Capacity, Generation, ModelIndex, NodeName, PlannedReplica, Program, Replica, ReplicaId,
+    ReplicaPhase, ReplicaSpec, Time,
+};
+use packhorse_control::{Assumptions, Command, Config, Target};
+use packhorse_serving::{EngineConfig, ReplicaParameters};
+use packhorse_virtual::{
+    Arrivals, ClientState, Cluster, LinkTimes, Served, Settings, Store, WorkerBehaviour,
 };
 
 use super::{
-    control::Control,
-    event::SimEvent,
-    keys::{model_key, replica_key},
-    replica::SimulateError,
-    world::{Clients, InFlightBatch, PendingRequest, Simulation},
+    active_faults::ActiveFaults,
+    autoscaler::Autoscaler,
+    check::{SimulateError, check_replica},
+    control::{self, Planner, device_id, device_report, model_spec},
+    surroundings::Surroundings,
 };
 use crate::{
-    counters::{RunCounters, Stages},
+    Links, Scenario, SimulationSettings,
+    arrivals::arrival_processes,
+    counters::RunCounters,
+    options::{Recorded, RunOptions},
     report::{AutoscaleReport, ReplanningReport},
-    run_trace::AnsweredBatch,
-    timeline::RequestEnd,
 };
 
-impl Simulation<'_> {
+/// The number of steps between two calls of the caller's function of progress, and two looks at whether the run shall stop.
+const STEPS: u64 = 1 << 14;
+/// The address of a worker that does not run yet.
+const NO_ADDRESS: std::net::SocketAddr =
+    std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+/// What a run has to do at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alarm {
+    /// A fault begins.
+    FaultBegins(usize),
+    /// A fault ends.
+    FaultEnds(usize),
+    /// The autoscaler decides.
+    AutoscalerDecides,
+    /// The agent of a node that the autoscaler asked for joins. The number is that of the device.
+    NodeStarted(usize),
+}
+
+/// A run of a scenario.
+pub(crate) struct Simulation<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(crate) cluster: Cluster<Surroundings<'a>>,
+    /// The alarms, by their numbers in the cluster.
+    alarms: Vec<Alarm>,
+    /// The autoscaler; `None` if the devices stay.
+    pub(super) autoscaler: Option<Autoscaler>,
+    pub(super) faults: ActiveFaults,
+    /// The commands of admins, who repeat them until there is a gateway.
+    pub(super) commands: Vec<Command>,
+    /// Returns true to stop the run.
+    stop: Option<&'a dyn Fn() -> bool>,
+}
+
+impl<'a> Simulation<'a> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        plan: &[PlannedReplica],
+        seed: u64,
+        options: RunOptions<'a>,
+    ) -> Result<Self, SimulateError> {
+        let RunOptions {
+            dispatch,
+            replanning,
+            trace,
+            timeline,
+            stop,
+        } = options;
+        for (i, planned) in plan.iter().enumerate() {
+            check_replica(scenario, i, planned)?;
+        }
+        let mut faults = scenario.simulation.faults.iter();
+        if replanning.is_none()
+            && let Some(number) = faults.position(|fault| fault.kind.is_admins())
+        {
+            return Err(SimulateError::NoControlPlane(number));
+        }
+        let rule = replanning.as_ref();
+        let rule = rule.and_then(|replanning| replanning.scaling.as_ref());
+        let autoscaler = Autoscaler::new(scenario, rule);
+        if scenario.autoscale.is_some() && autoscaler.is_none() {
+            return Err(SimulateError::NoAutoscaler);
+        }
+        let rate_mode = replanning.as_ref().map(|replanning| replanning.rate_mode);
+        let config = match &replanning {
+            Some(replanning) => control::config(scenario, replanning),
+            None => no_config(),
+        };
+        let settings = &scenario.simulation;
+        let surroundings = Surroundings {
+            scenario,
+            counters: RunCounters::new(
+                scenario.problem.models.len(),
+                settings.warmup,
+                settings.window,
+            ),
+            report: ReplanningReport {
+                every_s: config.sample_period.as_secs_f64(),
+                ..ReplanningReport::default()
+            },
+            planner: replanning.map(|replanning| Planner::new(scenario, replanning)),
+            trace,
+            timeline,
+        };
+        let settings = Settings {
+            engine: EngineConfig {
+                discipline: dispatch.discipline,
+                deadline: dispatch.deadline,
+                max_batch_wait: scenario.max_batch_wait,
+                ..EngineConfig::default()
+            },
+            // No payload is too large for a simulated link.
+            max_batch_bytes: u64::MAX,
+            interference: settings.interference,
+            links: link_times(settings),
+            // A queue may be as long as it likes.
+            batch_limit: None,
+            resends: true,
+            seed,
+            ..Settings::new(config).without_delays()
+        };
+        let cluster = match rate_mode {
+            Some(rate_mode) => {
+                let stored = control::stored(scenario, plan, dispatch.discipline, rate_mode);
+                Cluster::new(settings, Store::with(stored), surroundings)
+            }
+            None => Cluster::without_control(settings, surroundings, served(scenario, plan)),
+        };
+        let mut simulation = Self {
+            scenario,
+            cluster,
+            alarms: Vec::new(),
+            autoscaler,
+            faults: ActiveFaults::new(scenario),
+            commands: Vec::new(),
+            stop,
+        };
+        simulation.start(seed);
+        Ok(simulation)
+    }
+
+    /// Has the nodes join and the replicas of the first plan serve, and schedules arrivals and faults.
+    fn start(&mut self, seed: u64) {
+        if let Some(planner) = &mut self.cluster.environment.planner
+            && let Some(record) = &mut planner.replanning.recorder
+        {
+            let mut stored = self.cluster.store.disk.clone();
+            stored.epoch += 1;
+            record(Recorded::Started(&self.cluster.settings.config, &stored));
+        }
+        let end = self.cluster.environment.counters.window_end();
+        for (model, demanded) in self.scenario.problem.models() {
+            let state = if self.scenario.is_added_later(model) {
+                ClientState::Waiting
+            } else {
+                ClientState::Sending
+            };
+            let bytes = demanded.payload.as_u64();
+            let index = self.cluster.add_clients(&demanded.id, bytes, state);
+            assert_eq!(index, model.0, "the clients are numbered as the models");
+        }
+        self.add_nodes();
+        self.cluster.start_served();
+        self.cluster.start_gateway();
+        // What serves at the start has been loaded before.
+        self.cluster.run_for(Duration::ZERO);
+        self.cluster.nodes.cool_down();
+        for ((_, model), mut process) in self
+            .scenario
+            .problem
+            .models()
+            .zip(arrival_processes(self.scenario, seed))
+        {
+            let times = iter::from_fn(move || process.next()).take_while(move |at| *at < end);
+            let arrivals = Arrivals::At(Box::new(times));
+            self.cluster.set_arrivals(&model.id, arrivals);
+        }
+        self.start_autoscaler();
+        for (i, fault) in self.scenario.simulation.faults.iter().enumerate() {
+            self.set_alarm(fault.at, Alarm::FaultBegins(i));
+            self.set_alarm(fault.at + fault.duration, Alarm::FaultEnds(i));
+        }
+    }
+
+    fn add_nodes(&mut self) {
+        let problem = &self.scenario.problem;
+        let mut nodes: Vec<(NodeName, Vec<usize>)> = Vec::new();
+        for (number, device) in problem.devices.iter().enumerate() {
+            match nodes.iter_mut().find(|(name, _)| *name == device.node) {
+                Some((_, devices)) => devices.push(number),
+                None => nodes.push((device.node.clone(), vec![number])),
+            }
+        }
+        let models = || problem.models.iter();
+        let scales = self.scenario.workloads.iter().zip(models());
+        let behaviour = WorkerBehaviour {
+            load_times: models().map(|m| (m.id.clone(), m.load_time)).collect(),
+            warm: true,
+            compute: Arc::new(problem.profiles.clone()),
+            scales: scales
+                .map(|(workload, model)| (model.id.clone(), workload.latency_scale))
+                .collect(),
+            // A simulated worker takes any number.
+            in_flight: Some(ReplicaParameters::MOST_CREDITS),
+            inspects: false,
+            ..WorkerBehaviour::default()
+        };
+        let at_start = self.scenario.devices_at_start();
+        let has_agents = self.cluster.environment.planner.is_some();
+        for (name, numbers) in nodes {
+            let reports = numbers.iter();
+            let reports = reports.map(|number| device_report(*number, &problem.devices[*number]));
+            let devices = reports.collect();
+            self.cluster
+                .add_node(name.clone(), devices, behaviour.clone());
+            if has_agents && numbers[0] < at_start {
+                self.cluster.start_agent(&name);
+            }
+        }
+    }
+
+    /// Has something be done at a time.
+    pub(super) fn set_alarm(&mut self, at: Time, alarm: Alarm) {
+        let number = self.alarms.len() as u64;
+        self.alarms.push(alarm);
+        self.cluster.set_alarm(at, number);
+    }
+
+    /// Returns the node of a device, and the device's number there.
+    pub(super) fn place(&self, device: usize) -> (NodeName, usize) {
+        let devices = &self.scenario.problem.devices;
+        let node = &devices[device].node;
+        let before = devices[..device].iter();
+        let number = before.filter(|other| other.node == *node).count();
+        (node.clone(), number)
+    }
+
+    /// Has the control plane execute a command, once there is a gateway.
+    pub(super) fn command(&mut self, command: Command) {
+        if self.cluster.environment.planner.is_none() {
+            return;
+        }
+        if self.cluster.gateway.is_some() {
+            self.cluster.command(command);
+        } else {
+            self.commands.push(command);
+        }
+    }
+
     /// Runs until every request has ended. Calls `progress` with the simulated time every 16,384 steps.
     ///
     /// # Errors
@@ -39,303 +271,126 @@ impl Simulation<'_> {
         ),
         SimulateError,
     > {
+        let end = self.cluster.environment.counters.window_end();
         let mut steps = 0_u64;
-        loop {
-            let timeout = self.next_timeout();
-            let next = self.events.peek().map(|Reverse((at, ..))| *at);
-            let now = match (next, timeout) {
-                (Some(next), timeout) if timeout.is_none_or(|timeout| next <= timeout) => {
-                    let Reverse((now, _, event)) = self.events.pop().expect("just peeked");
-                    self.handle(now, event);
-                    now
-                }
-                (_, Some(timeout)) => timeout,
-                (_, None) => break,
-            };
-            self.drive_control(now);
-            while let Some(action) = self.engine.poll(now) {
-                self.execute(now, action);
+        while let Some(next) = self.cluster.next() {
+            if next >= end && self.cluster.clients.are_idle() && self.faults.are_over() {
+                break;
+            }
+            if let Some(alarm) = self.cluster.step(next) {
+                self.alarmed(alarm);
             }
             steps += 1;
-            if steps.is_multiple_of(1 << 14) {
-                progress(now);
+            if steps.is_multiple_of(STEPS) {
+                progress(self.cluster.now);
                 if self.stop.is_some_and(|stop| stop()) {
                     return Err(SimulateError::Stopped);
                 }
             }
         }
-        let books = self.engine.books();
-        assert!(
-            books.is_balanced() && books.queued == 0 && books.in_flight == 0,
-            "a request did not end: {books:?}"
-        );
-        let report = self.control.as_ref().map(Control::report);
-        let end = self.counters.window_end();
+        assert!(self.cluster.clients.are_idle(), "a request did not end");
+        let surroundings = self.cluster.environment;
+        let report = surroundings.planner.map(|_| surroundings.report);
         let autoscaler = self.autoscaler.take();
         let autoscale = autoscaler.map(|autoscaler| autoscaler.into_report(end));
-        Ok((self.counters, report, autoscale))
+        Ok((surroundings.counters, report, autoscale))
     }
 
-    /// Returns the time at which the engine or the control plane must act even without an event. The control plane has no say once the
-    /// last request has arrived.
-    fn next_timeout(&self) -> Option<Time> {
-        let control = self.control.as_ref().map(Control::timeout);
-        let control = control
-            .filter(|timeout| self.outage.is_none() && *timeout < self.counters.window_end());
-        self.engine.poll_timeout().into_iter().chain(control).min()
-    }
-
-    fn handle(&mut self, now: Time, event: SimEvent) {
-        match event {
-            SimEvent::RequestArrives(model) => self.request_arrives(now, model),
-            SimEvent::BatchAtWorker(batch) => self.batch_at_worker(now, batch),
-            SimEvent::DeviceCompletes { device, revision } => {
-                self.device_completes(now, device, revision);
-            }
-            SimEvent::BatchAnswered(batch) => self.batch_answered(now, batch),
-            SimEvent::FaultBegins(fault) => self.fault_begins(now, fault),
-            SimEvent::FaultNoticed(fault) => self.fault_noticed(now, fault),
-            SimEvent::FaultEnds(fault) => self.fault_ends(now, fault),
-            SimEvent::AgentRenews(node) => self.agent_renews(now, node),
-            SimEvent::AutoscalerDecides => self.autoscale(now),
-            SimEvent::NodeStarted(device) => self.node_started(now, device),
-            SimEvent::ModelLoaded { replica, attempt } => self.model_loaded(now, replica, attempt),
+    fn alarmed(&mut self, number: u64) {
+        let number = usize::try_from(number).expect("alarms are few");
+        match self.alarms[number] {
+            Alarm::FaultBegins(fault) => self.fault_begins(fault),
+            Alarm::FaultEnds(fault) => self.fault_ends(fault),
+            Alarm::AutoscalerDecides => self.autoscale(),
+            Alarm::NodeStarted(device) => self.node_started(device),
         }
     }
 
-    fn request_arrives(&mut self, now: Time, model: usize) {
-        self.schedule_arrival(model);
-        if self.clients[model] != Clients::Sending {
-            return;
-        }
-        self.counters.request_arrived(model, now);
-        let number = self.requests.push(PendingRequest {
-            model,
-            arrived: now,
-            ended: false,
-        });
-        if self.outage.is_none() {
-            self.send_request(now, number);
-        }
+    /// Returns a model as an admin registers it.
+    pub(super) fn spec(&self, model: ModelIndex) -> packhorse_cluster::ModelSpec {
+        let planner = self.cluster.environment.planner.as_ref();
+        let rate_mode = planner.map(|planner| planner.replanning.rate_mode);
+        let demanded = &self.scenario.problem.models[model.0];
+        model_spec(self.scenario, demanded, rate_mode.unwrap_or_default())
     }
+}
 
-    /// Has a client send a request to the gateway.
-    pub(super) fn send_request(&mut self, now: Time, number: u64) {
-        let pending = self.requests.get_mut(number);
-        let pending = pending.expect("a request ends after it was sent");
-        let model = &self.scenario.problem.models[pending.model];
-        if let Some(control) = &mut self.control {
-            control.arrived(&model.id);
-        }
-        let request = Request {
-            id: RequestKey(number),
-            model: model_key(self.scenario.first_asked(pending.model)),
-            tenant: TenantKey(0),
-            rows: 1,
-            bytes: model.payload.as_u64(),
-            class: ShapeClass(0),
-            priority: 0,
-            may_fall_back: true,
-            deadline: pending.arrived + model.slo,
+/// Returns the times of the links to devices.
+pub(crate) fn link_times(settings: &SimulationSettings) -> LinkTimes {
+    LinkTimes {
+        router_overhead: settings.router_overhead,
+        network: settings.network,
+        queues: settings.links == Links::Queue,
+        return_time: settings.return_time,
+    }
+}
+
+/// Returns the settings of a control plane that there is not.
+fn no_config() -> Config {
+    Config {
+        lease: Duration::ZERO,
+        profile_time_limit: Duration::ZERO,
+        shared_backbones: false,
+        sample_period: Duration::ZERO,
+        replan_interval: None,
+        default_policy: String::new(),
+        assumptions: Assumptions::default(),
+        unix_start_ms: 0,
+    }
+}
+
+/// Returns what a gateway serves whose plan stays. The programs have the batch sizes of the plan, so that nothing else is expected of replicas.
+fn served(scenario: &Scenario, plan: &[PlannedReplica]) -> Served {
+    let problem = &scenario.problem;
+    let mut largest: BTreeMap<usize, u32> = BTreeMap::new();
+    for planned in plan {
+        let size = largest.entry(planned.model.0).or_insert(1);
+        *size = planned.batch_size.max(*size);
+    }
+    let models = problem.models().map(|(index, model)| {
+        let mut spec = model_spec(scenario, model, packhorse_cluster::RateMode::default());
+        spec.program.max_batch_size = largest.get(&index.0).copied().unwrap_or(1);
+        spec
+    });
+    let targets = plan.iter().zip(0..).map(|(planned, number)| {
+        let model = &problem.models[planned.model.0];
+        let program = Program {
+            max_batch_size: planned.batch_size,
+            ..control::program(model)
         };
-        self.engine.handle(now, Event::RequestArrived(request));
-    }
-
-    /// Counts the end of a request without an answer.
-    pub(super) fn request_ended(&mut self, now: Time, number: u64, outcome: RequestOutcome) {
-        let pending = self.requests.get_mut(number).expect("a request ends once");
-        pending.ended = true;
-        let (model, arrived) = (pending.model, pending.arrived);
-        self.counters.request_ended(model, outcome);
-        if let Some(timeline) = &mut self.timeline {
-            let end = match outcome {
-                RequestOutcome::Refused(_) | RequestOutcome::Expired => RequestEnd::Dropped,
-                _ => RequestEnd::Lost,
-            };
-            timeline.count(ModelIndex(model), arrived, end);
-        }
-        if let Some(trace) = &mut self.trace {
-            let times = (arrived, now);
-            trace.request_ended(number, model, times, outcome, None, self.scenario);
-        }
-        self.requests.remove_ended(|pending| pending.ended);
-    }
-
-    fn execute(&mut self, now: Time, action: Action) {
-        match action {
-            Action::Dispatch {
-                batch,
-                replica,
-                requests,
-            } => self.send_batch(now, batch, replica.0 as usize, requests),
-            Action::Finish { request, outcome } => self.request_ended(now, request.0, outcome),
-            // People would be told of them. A replica whose worker dies again and again is ejected; no simulated batch fails.
-            Action::ReplicaEjected { .. }
-            | Action::ReplicaRestored { .. }
-            | Action::TenantPaused { .. } => {}
-            Action::ReplicaDrained { replica } => {
-                let replica = replica.0 as usize;
-                self.replicas[replica].link = Some(LinkState::Drained);
-                self.link_changed(now, replica);
-                self.drive_control(now);
-            }
-        }
-    }
-
-    fn send_batch(
-        &mut self,
-        now: Time,
-        batch: BatchKey,
-        replica_index: usize,
-        requests: Vec<RequestKey>,
-    ) {
-        let replica = &mut self.replicas[replica_index];
-        replica.used_credits += 1;
-        let model = replica.model;
-        let bytes =
-            self.scenario.problem.models[model].payload.as_u64() as f64 * requests.len() as f64;
-        let reached_worker = self.links.send(now, replica.device, bytes) + self.network_delay;
-        self.counters.batch_sent(model, now, requests.len());
-        let number = self.batches.push(InFlightBatch {
-            replica: replica_index,
-            requests,
-            free_since: replica.free_since,
-            dispatched: now,
-            reached_worker,
-            started: reached_worker,
-            computed: reached_worker,
-            ended: false,
-        });
-        assert_eq!(
-            number,
-            self.first_batch + batch.0,
-            "an engine counts its batches from 0"
-        );
-        self.schedule(reached_worker, SimEvent::BatchAtWorker(number));
-    }
-
-    fn batch_at_worker(&mut self, now: Time, number: u64) {
-        let batch = self.batches.get_mut(number);
-        let Some(batch) = batch.filter(|batch| !batch.ended) else {
-            return;
-        };
-        let replica = &self.replicas[batch.replica];
-        if self.down[replica.device] > 0 {
-            return;
-        }
-        let (solo_time, demand) = replica.batch_costs[batch.requests.len() - 1];
-        #[cfg(test)]
-        let solo_time = match &mut self.time_factor {
-            Some(factor) => solo_time.mul_f64(factor()),
-            None => solo_time,
-        };
-        let (device, index) = (replica.device, replica.index_on_device);
-        let queued = QueuedBatch {
-            batch: BatchKey(number),
-            solo_time,
-            demand,
-        };
-        self.devices[device].enqueue(now, index, queued);
-        self.schedule_completion(device);
-    }
-
-    fn device_completes(&mut self, now: Time, device: usize, revision: u64) {
-        let mut completed = std::mem::take(&mut self.completed);
-        self.devices[device].complete(now, revision, &mut completed);
-        if !completed.is_empty() {
-            let answered = now + self.scenario.simulation.return_time + self.network_delay;
-            for done in completed.drain(..) {
-                // A gateway that has died gets no answer.
-                if let Some(batch) = self.batches.get_mut(done.batch.0) {
-                    (batch.started, batch.computed) = (done.started, now);
-                    self.schedule(answered, SimEvent::BatchAnswered(done.batch.0));
-                }
-            }
-            self.schedule_completion(device);
-        }
-        self.completed = completed;
-    }
-
-    fn batch_answered(&mut self, now: Time, number: u64) {
-        let batch = self.batches.get_mut(number);
-        let Some(batch) = batch.filter(|batch| !batch.ended) else {
-            return;
-        };
-        batch.ended = true;
-        let replica = &mut self.replicas[batch.replica];
-        if self.discipline != Discipline::FixedWait
-            && Some(replica.used_credits) >= self.engine.credits(replica_key(batch.replica))
-        {
-            replica.free_since = now;
-        }
-        replica.used_credits -= 1;
-        let compute = batch.computed.saturating_since(batch.started);
-        let stages = Stages {
-            network: batch.reached_worker.saturating_since(batch.dispatched)
-                + now.saturating_since(batch.computed),
-            worker_queue: batch.started.saturating_since(batch.reached_worker),
-            compute,
-        };
-        let model = &self.scenario.problem.models[replica.model];
-        let slo = model.slo;
-        let mut within_slo = 0;
-        let requests = batch.requests.iter().map(|request| {
-            let pending = self
-                .requests
-                .get_mut(request.0)
-                .expect("a request ends once");
-            pending.ended = true;
-            let is_within_slo = now.saturating_since(pending.arrived) <= slo;
-            within_slo += u64::from(is_within_slo);
-            if let Some(timeline) = &mut self.timeline {
-                let end = if is_within_slo {
-                    RequestEnd::WithinSlo
-                } else {
-                    RequestEnd::Late
-                };
-                timeline.count(ModelIndex(replica.model), pending.arrived, end);
-            }
-            let waited = batch.dispatched.saturating_since(pending.arrived);
-            let queue = batch
-                .free_since
-                .saturating_since(pending.arrived)
-                .min(waited);
-            (pending.arrived, queue, waited.saturating_sub(queue))
-        });
-        self.counters
-            .batch_answered(replica.model, now, slo, stages, requests);
-        if let Some(trace) = &mut self.trace {
-            let requests = batch.requests.iter().map(|request| {
-                let pending = self.requests.get_mut(request.0);
-                let arrived = pending.expect("it ends with its batch").arrived;
-                (request.0, arrived)
-            });
-            let answered = AnsweredBatch {
-                key: number,
-                model: replica.model,
-                replica: batch.replica,
-                device: replica.device,
-                dispatched: batch.dispatched,
-                answered: now,
-                stages,
-                requests: requests.collect(),
-            };
-            trace.batch_answered(&answered, self.scenario);
-        }
-        if let Some(control) = &mut self.control {
-            let rows = batch.requests.len();
-            let alone = replica.solo_time(rows, self.scenario);
-            control.computed(&model.id, batch.replica, rows, within_slo, (compute, alone));
-        }
-        self.requests.remove_ended(|pending| pending.ended);
-        self.batches.remove_ended(|batch| batch.ended);
-        self.engine.handle(
-            now,
-            Event::BatchCompleted {
-                batch: BatchKey(number - self.first_batch),
-                queue_wait: stages.worker_queue,
-                compute,
+        let profile = problem
+            .profiles
+            .get_shared(&model.id, &problem.devices[planned.device.0].kind);
+        Target {
+            replica: Replica {
+                id: ReplicaId {
+                    generation: Generation(1),
+                    number,
+                },
+                spec: ReplicaSpec {
+                    model: Arc::new(program),
+                    device: device_id(scenario, planned.device.0),
+                    batch_size: planned.batch_size,
+                    compute_share: planned.compute_share,
+                    duty_cycle: planned.duty_cycle,
+                    memory: None,
+                    backbone: None,
+                },
+                phase: ReplicaPhase::Planned,
+                worker: None,
             },
-        );
+            address: NO_ADDRESS,
+            local_path: None,
+            capacity: Some(Capacity {
+                batch_size: planned.batch_size,
+                in_flight: ReplicaParameters::MOST_CREDITS,
+                multiprocessors: None,
+            }),
+            profile: profile.expect("plans are checked"),
+        }
+    });
+    Served {
+        models: models.collect(),
+        targets: targets.collect(),
     }
 }

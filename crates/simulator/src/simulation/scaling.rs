@@ -5,44 +5,48 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use packhorse_cluster::{DeviceId, NodeName, Scheduling, Time};
+use packhorse_cluster::{NodeName, Scheduling, Time};
 use packhorse_control::{Command, DevicesNeeded};
 
 use super::{
     autoscaler::{Autoscaler, Phase, Step},
-    control::Control,
-    event::SimEvent,
-    world::Simulation,
+    control::device_id,
+    run::{Alarm, Simulation},
 };
-use crate::{FaultKind, ScalingRule};
+use crate::ScalingRule;
 
-impl<'a> Simulation<'a> {
+impl Simulation<'_> {
     /// Begins to decide.
     pub(super) fn start_autoscaler(&mut self) {
         if self.autoscaler.is_some() {
             let first = Time::ZERO + DevicesNeeded::SEARCH_PERIOD;
-            self.schedule(first, SimEvent::AutoscalerDecides);
-            self.tell_devices(Time::ZERO);
+            self.set_alarm(first, Alarm::AutoscalerDecides);
+            self.tell_devices();
         }
     }
 
     /// Has the autoscaler decide, unless the gateway is dead.
-    pub(super) fn autoscale(&mut self, now: Time) {
+    pub(super) fn autoscale(&mut self) {
+        let now = self.cluster.now;
         let next = now + DevicesNeeded::SEARCH_PERIOD;
-        if next < self.counters.window_end() {
-            self.schedule(next, SimEvent::AutoscalerDecides);
+        if next < self.cluster.environment.counters.window_end() {
+            self.set_alarm(next, Alarm::AutoscalerDecides);
         }
-        let (Some(mut autoscaler), Some(mut control)) =
-            (self.autoscaler.take(), self.reachable_control())
-        else {
+        if self.cluster.gateway.is_none() {
+            return;
+        }
+        let Some(mut autoscaler) = self.autoscaler.take() else {
             return;
         };
-        self.remove_drained(now, &mut autoscaler, &mut control);
-        self.apply_rule(now, &mut autoscaler, &mut control);
-        let replicas: BTreeMap<usize, usize> = control
-            .devices
-            .iter()
-            .map(|(id, device)| (device.0, control.controller.replicas_on(id).count()))
+        self.remove_drained(now, &mut autoscaler);
+        self.apply_rule(now, &mut autoscaler);
+        let controller = self.cluster.controller();
+        let devices = 0..self.scenario.problem.devices.len();
+        let replicas: BTreeMap<usize, usize> = devices
+            .map(|device| {
+                let id = device_id(self.scenario, device);
+                (device, controller.replicas_on(&id).count())
+            })
             .collect();
         let kind = &autoscaler.settings.kind;
         let wanted = autoscaler.needed.held(now).get(kind).copied();
@@ -53,53 +57,56 @@ impl<'a> Simulation<'a> {
             match step {
                 Step::Ask => {
                     let joins = now + autoscaler.settings.node_start;
-                    self.schedule(joins, SimEvent::NodeStarted(device));
+                    self.set_alarm(joins, Alarm::NodeStarted(device));
                     autoscaler.set(now, device, Phase::Starting);
                 }
                 Step::Drain => {
-                    control.command(now, Command::ScheduleNode(node, Scheduling::Draining, None));
+                    self.command(Command::ScheduleNode(node, Scheduling::Draining, None));
                     autoscaler.set(now, device, Phase::Draining);
                 }
                 Step::Reopen => {
-                    control.command(now, Command::ScheduleNode(node, Scheduling::Open, None));
+                    self.command(Command::ScheduleNode(node, Scheduling::Open, None));
                     autoscaler.set(now, device, Phase::Open);
                 }
             }
         }
         autoscaler.report(now);
         self.autoscaler = Some(autoscaler);
-        self.control = Some(control);
-        self.tell_devices(now);
+        self.tell_devices();
     }
 
     /// Removes the nodes that are drained, and has the gateway forget those that are gone.
-    fn remove_drained(&self, now: Time, autoscaler: &mut Autoscaler, control: &mut Control<'a>) {
+    fn remove_drained(&mut self, now: Time, autoscaler: &mut Autoscaler) {
         for (device, phase) in autoscaler.phases.clone() {
             let name = &self.scenario.problem.devices[device].node;
-            let id = DeviceId::new(name.clone(), &device.to_string()).expect("digits are a name");
-            if phase == Phase::Draining && control.controller.replicas_on(&id).next().is_none() {
-                if let Some(node) = control.nodes.get_mut(name) {
-                    node.silent = true;
-                }
+            let id = device_id(self.scenario, device);
+            let controller = self.cluster.controller();
+            let is_empty = controller.replicas_on(&id).next().is_none();
+            let node = controller.node(name);
+            let is_forgotten = node.is_none_or(|node| !node.holds_lease());
+            if phase == Phase::Draining && is_empty {
+                self.cluster.switch_off(name);
                 autoscaler.set(now, device, Phase::Gone);
             }
-            let node = control.controller.node(name);
-            if phase == Phase::Gone && node.is_none_or(|node| !node.holds_lease()) {
-                control.command(now, Command::RemoveNode(name.clone()));
+            if phase == Phase::Gone && is_forgotten {
+                self.command(Command::RemoveNode(name.clone()));
                 autoscaler.set(now, device, Phase::Absent);
             }
         }
     }
 
     /// Notes what the rule says now.
-    fn apply_rule(&self, now: Time, autoscaler: &mut Autoscaler, control: &mut Control<'a>) {
-        let busy = autoscaler.phases.keys();
-        let busy = busy.map(|&device| (device, self.devices[device].busy_time(now)));
+    fn apply_rule(&mut self, now: Time, autoscaler: &mut Autoscaler) {
+        let busy = autoscaler.phases.keys().map(|&device| {
+            let (node, local) = self.place(device);
+            (device, self.cluster.busy_time(&node, local))
+        });
         let busy: BTreeMap<usize, Duration> = busy.collect();
-        match &mut control.replanning.scaling {
+        let node_start = autoscaler.settings.node_start;
+        let problem = self.cluster.controller().sizing_problem(node_start);
+        let planner = self.cluster.environment.planner.as_mut();
+        match planner.and_then(|planner| planner.replanning.scaling.as_mut()) {
             Some(ScalingRule::DevicesNeeded(search)) => {
-                let node_start = autoscaler.settings.node_start;
-                let problem = control.controller.sizing_problem(node_start);
                 if let Some(found) = search(&problem, &autoscaler.needed.last()) {
                     autoscaler.needed.record(now, &found);
                 }
@@ -116,23 +123,15 @@ impl<'a> Simulation<'a> {
     }
 
     /// Has the agent of a new node join.
-    pub(super) fn node_started(&mut self, now: Time, device: usize) {
+    pub(super) fn node_started(&mut self, device: usize) {
+        let now = self.cluster.now;
         if let Some(autoscaler) = &mut self.autoscaler {
             autoscaler.set(now, device, Phase::Open);
             autoscaler.report(now);
         }
         let node = self.scenario.problem.devices[device].node.clone();
-        let mut faults: Vec<FaultKind> = self.active_faults().collect();
-        faults.retain(|fault| match fault {
-            FaultKind::NodeLost(number) | FaultKind::AgentDies(number) => {
-                self.node(*number) == node
-            }
-            _ => false,
-        });
-        if faults.is_empty() {
-            self.set_silent(now, &node, false);
-        }
-        self.tell_devices(now);
+        self.start_agent(&node);
+        self.tell_devices();
     }
 
     /// Returns true if there is no such node yet, or any more.
@@ -144,8 +143,10 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    fn tell_devices(&mut self, now: Time) {
-        if let (Some(autoscaler), Some(timeline)) = (&mut self.autoscaler, &mut self.timeline) {
+    fn tell_devices(&mut self) {
+        let now = self.cluster.now;
+        let timeline = &mut self.cluster.environment.timeline;
+        if let (Some(autoscaler), Some(timeline)) = (&mut self.autoscaler, timeline) {
             timeline.devices_changed(now, autoscaler.counts(now));
         }
     }

@@ -1,0 +1,16 @@
+//! A whole cluster in virtual time, around the control plane: its faults, and random histories.
+
+#![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
+
+mod backbones;
+mod claims;
+mod drains;
+mod estimates;
+mod families;
+mod histories;
+mod leases;
+mod plans;
+mod requests;
+mod restarts;
+mod solver;
+mod virtual_cluster;
