@@ -13,7 +13,6 @@ mod curves;
 mod device_links;
 mod group;
 mod options;
-mod polish;
 mod random;
 mod rate;
 mod report;
@@ -34,7 +33,6 @@ pub use options::{
     RunOptions, ScalingRule,
 };
 pub use packhorse_serving::DeadlineOptions;
-pub use polish::{PolishedPlan, polish};
 pub use rate::Rate;
 pub use report::{
     AutoscaleReport, DeviceCounts, FamilyReport, ModelReport, PlanFileError, PlanFileProblem,

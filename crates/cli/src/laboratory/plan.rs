@@ -36,9 +36,6 @@ pub(crate) struct ScenarioPlanArgs {
     /// kind has a cost per hour
     #[arg(long, requires = "scenario")]
     min_devices: bool,
-    /// Improve the plan by simulating its K best changes, round after round
-    #[arg(long, value_name = "K", requires = "scenario", value_parser = scenario::parse_polish)]
-    polish: Option<usize>,
     /// Largest number of devices that --min-devices tries
     #[arg(long, value_name = "N", requires = "min_devices", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_devices: u32,
@@ -70,10 +67,6 @@ impl ScenarioPlanArgs {
             discipline.unwrap_or_default(),
             max_devices,
         )?;
-        if let Some(count) = self.polish {
-            let discipline = discipline.unwrap_or_default();
-            scenario::polish(&scenario, options, discipline, count, &mut outcome)?;
-        }
         if explain {
             outcome.explanations =
                 scenario::explain(&scenario, &policy, options, &outcome.cluster)?;
