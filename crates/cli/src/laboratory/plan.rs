@@ -30,7 +30,7 @@ pub(crate) struct ScenarioPlanArgs {
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Draw the plan into this file: a bar per device with its replicas
-    #[arg(long, value_name = "F.svg|F.png", requires = "scenario")]
+    #[arg(long, value_name = "F.svg", requires = "scenario")]
     plot: Option<PlotFile>,
     /// Ignore the scenario's number of devices and find the smallest number that serves all models, or the cheapest devices if every
     /// kind has a cost per hour

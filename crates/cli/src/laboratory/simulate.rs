@@ -96,7 +96,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     /// Draw goodput, latencies and stages into this file, and for a single run the batch sizes over time
-    #[arg(long, value_name = "F.svg|F.png")]
+    #[arg(long, value_name = "F.svg")]
     plot: Option<PlotFile>,
     /// Write the requests and batches of a single run over time into this file, which Perfetto (ui.perfetto.dev) opens
     #[arg(long, value_name = "FILE")]
