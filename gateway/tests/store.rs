@@ -266,7 +266,7 @@ async fn plans_are_listed_without_what_is_large_in_them() {
     // A store of 0.1.0 has no summaries; they are added when it is opened.
     let file = folder.path().join("packhorse.db");
     let url = format!("sqlite://{}", file.display());
-    let mut old = sqlx::AnyConnection::connect(&url).await.unwrap();
+    let mut old = sqlx::SqliteConnection::connect(&url).await.unwrap();
     old.execute("UPDATE plans SET summary = NULL")
         .await
         .unwrap();
@@ -356,7 +356,7 @@ async fn a_store_from_before_families_gets_models_that_are_in_none() {
     drop(store);
     let file = folder.path().join("packhorse.db");
     let url = format!("sqlite://{}", file.display());
-    let mut old = sqlx::AnyConnection::connect(&url).await.unwrap();
+    let mut old = sqlx::SqliteConnection::connect(&url).await.unwrap();
     for statement in [
         "ALTER TABLE models DROP COLUMN family",
         "ALTER TABLE models DROP COLUMN accuracy_pct",

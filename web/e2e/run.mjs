@@ -1,6 +1,7 @@
-// The dashboard in Chromium against a real gateway with simulated devices, as an operator uses it. `--pictures` writes docs/dashboard.
+// The dashboard in Chromium against a real gateway with simulated devices, as an operator uses it. Pictures of every view go to target/dashboard;
+// `--bless` also renews those of docs/dashboard.
 import assert from "node:assert/strict";
-import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { gzipSync } from "node:zlib";
 import { launch, open } from "./browser.mjs";
@@ -8,7 +9,11 @@ import { Cluster, until } from "./cluster.mjs";
 import { serveFleet } from "./fleet.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
-const PICTURES = new URL("../../docs/dashboard/", import.meta.url).pathname;
+const PICTURES = new URL("../../target/dashboard/", import.meta.url).pathname;
+/** The pictures of the book. */
+const BOOK = new URL("../../docs/dashboard/", import.meta.url).pathname;
+/** The windows of the pictures. */
+const SIZES = { wide: { width: 1440, height: 900 }, phone: { width: 390, height: 844 } };
 /** The compressed size of script and style that the page may have, in bytes. */
 const BUDGET = 200_000;
 /** The pages of which there are pictures, and which must be accessible. */
@@ -272,12 +277,9 @@ async function run() {
     console.log(`  what one more GPU would bring: ${clicks} clicks`);
   });
 
-  if (process.argv.includes("--pictures")) {
-    await step("pictures", () => pictures());
-  }
-  await cluster.call("PATCH", "/v1/models/efficientnet_b7", { slo_ms: 60 });
-
-  await step("every view is accessible, in light and dark", async () => {
+  await step("every view is accessible, in light and dark, and has pictures", async () => {
+    const window = page.viewportSize();
+    mkdirSync(PICTURES, { recursive: true });
     for (const scheme of ["light", "dark"]) {
       await page.emulateMedia({ colorScheme: scheme });
       for (const [name, address] of Object.entries(VIEWS)) {
@@ -286,10 +288,21 @@ async function run() {
         await page.waitForFunction(() => !document.querySelector(".loading"));
         // Colours alone differ in the dark.
         await accessible(page, `${name} (${scheme})`, scheme === "dark" ? ["color-contrast"] : null);
+        if (name === "try") {
+          await button("Send").click();
+          await page.getByText(/^answered/).waitFor();
+        }
+        for (const [size, pixels] of Object.entries(SIZES)) {
+          await page.setViewportSize(pixels);
+          await page.waitForTimeout(300);
+          await page.screenshot({ path: `${PICTURES}${name}-${size}-${scheme}.png` });
+        }
+        await page.setViewportSize(window);
       }
     }
     await page.emulateMedia({ colorScheme: "light" });
   });
+  await cluster.call("PATCH", "/v1/models/efficientnet_b7", { slo_ms: 60 });
 
   await step("a lost node is said at once, on the overview, the map and the timeline", async () => {
     await go("#/");
@@ -368,32 +381,6 @@ async function accessible(page, what, rules = null) {
   for (const violation of violations) faults.push(`accessibility of ${what}: ${violation}`);
 }
 
-async function pictures() {
-  mkdirSync(PICTURES, { recursive: true });
-  const sizes = { wide: [1440, 900], phone: [390, 844] };
-  for (const scheme of ["light", "dark"]) {
-    for (const [size, [width, height]] of Object.entries(sizes)) {
-      const page = await open(browser, origin, { token: cluster.token, faults, width, height, scheme });
-      await page.goto(origin);
-      // The chart has a past only in a tab that has been open for a while.
-      await page.waitForFunction(() => document.querySelector(".u-legend .u-value") !== null);
-      await page.waitForTimeout(size === "wide" ? 20_000 : 8_000);
-      for (const [name, address] of Object.entries(VIEWS)) {
-        await page.evaluate((hash) => (location.hash = hash), address);
-        await page.locator("main h1").waitFor();
-        await page.waitForFunction(() => !document.querySelector(".loading"));
-        await page.waitForTimeout(900);
-        if (name === "try") {
-          await page.getByRole("button", { name: "Send", exact: true }).click();
-          await page.getByText(/^answered/).waitFor();
-        }
-        await page.screenshot({ path: `${PICTURES}${name}-${size}-${scheme}.png` });
-      }
-      await page.context().close();
-    }
-  }
-}
-
 /** Measures frame times and paint; speed is told, not asserted. */
 async function large() {
   const made = await serveFleet(origin, 1000, 500);
@@ -433,7 +420,7 @@ async function large() {
   try {
     await map.goto(`${huge.origin}/#/placement`);
     await map.locator("canvas[data-paint-ms]").waitFor();
-    if (process.argv.includes("--pictures")) await map.screenshot({ path: `${PICTURES}fleet-wide-light.png` });
+    await map.screenshot({ path: `${PICTURES}fleet-wide-light.png` });
     console.log(`  6,000 devices painted in ${Number(await map.locator("canvas").getAttribute("data-paint-ms")).toFixed(1)} ms`);
   } finally {
     await map.context().close();
@@ -441,11 +428,6 @@ async function large() {
   }
 }
 
-if (process.argv.includes("--pictures")) {
-  const views = Object.keys(VIEWS).map((name) => {
-    const picture = (size, scheme) => `![${name}, ${size}, ${scheme}](${name}-${size}-${scheme}.png)`;
-    return `## ${name}\n\n${["wide", "phone"].flatMap((size) => ["light", "dark"].map((scheme) => picture(size, scheme))).join("\n")}\n`;
-  });
-  const head = "# The dashboard\n\nWritten by `npm run e2e -- --pictures` in `web/`, from a gateway with four simulated GPUs; the last from a made-up one with 6,000.\n";
-  writeFileSync(`${PICTURES}README.md`, [head, ...views, "## fleet\n\n![6,000 devices on the map](fleet-wide-light.png)\n"].join("\n"));
+if (process.argv.includes("--bless")) {
+  for (const name of readdirSync(BOOK)) if (name.endsWith(".png")) copyFileSync(PICTURES + name, BOOK + name);
 }

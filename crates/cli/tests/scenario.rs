@@ -440,27 +440,19 @@ fn an_autoscaler_needs_replanning_and_is_reported_with_its_devices() {
 }
 
 #[test]
-fn plans_and_runs_are_drawn_as_svg_and_png() {
+fn plans_and_runs_are_drawn_as_svg() {
     let (folder, scenario) = folder();
     for command in ["plan", "simulate"] {
-        for (name, begins) in [
-            ("picture.svg", b"<svg".as_slice()),
-            ("picture.png", b"\x89PNG"),
-        ] {
-            let path = folder.path().join(name);
-            let output = packhorse(command, &scenario, &["--plot", path.to_str().unwrap()]);
-            assert!(output.status.success(), "{output:?}");
-            let bytes = fs::read(&path).unwrap();
-            assert!(bytes.starts_with(begins), "{command} {name}");
-            if name == "picture.svg" {
-                let svg = String::from_utf8(bytes).unwrap();
-                assert!(svg.contains("resnet50") && svg.contains("alexnet"), "{svg}");
-            }
-        }
-        let output = packhorse(command, &scenario, &["--plot", "picture.pdf"]);
+        let path = folder.path().join("picture.svg");
+        let output = packhorse(command, &scenario, &["--plot", path.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+        let svg = fs::read_to_string(&path).unwrap();
+        assert!(svg.starts_with("<svg"), "{command}");
+        assert!(svg.contains("resnet50") && svg.contains("alexnet"), "{svg}");
+        let output = packhorse(command, &scenario, &["--plot", "picture.png"]);
         assert_eq!(output.status.code(), Some(2));
         let message = String::from_utf8(output.stderr).unwrap();
-        assert!(message.contains(".svg or .png"), "{message}");
+        assert!(message.contains("ends in .svg"), "{message}");
     }
 }
 

@@ -12,7 +12,6 @@ mod csv_report;
 mod curves;
 mod group;
 mod options;
-mod polish;
 mod random;
 mod rate;
 mod report;
@@ -33,7 +32,6 @@ pub use options::{
     RunOptions, ScalingRule,
 };
 pub use packhorse_serving::DeadlineOptions;
-pub use polish::{PolishedPlan, polish};
 pub use rate::Rate;
 pub use report::{
     AutoscaleReport, DeviceCounts, FamilyReport, ModelReport, PlanFileError, PlanFileProblem,

@@ -517,23 +517,3 @@ mod replanning;
 mod shares;
 mod traces;
 mod variants;
-
-#[test]
-fn polishing_takes_what_the_simulation_proves_and_nothing_else() {
-    let scenario = vision(2, 300.0, 200);
-    // One replica of alexnet alone: the offered plans add resnet50, or take alexnet away.
-    let poor = plan(&scenario, &[("alexnet", 0, 16)]);
-    let better = plan(&scenario, &[("alexnet", 0, 16), ("resnet50", 1, 16)]);
-    let mut offers = 0;
-    let mut neighbours = |replicas: &[PlannedReplica]| {
-        offers += 1;
-        if *replicas == better[..] {
-            return vec![poor.clone()];
-        }
-        vec![Vec::new(), better.clone()]
-    };
-    let polished = crate::polish(&scenario, Discipline::Deadline, &poor, &mut neighbours).unwrap();
-    assert_eq!(polished.replicas, better);
-    assert_eq!((polished.changes, polished.simulated), (1, 4));
-    assert_eq!(offers, 2);
-}

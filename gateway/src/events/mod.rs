@@ -4,7 +4,7 @@
 //! all readers. A reader sees nothing that is not stored; therefore it can read on after its connection, or the gateway, was gone, and no
 //! number that anybody has seen is ever used again.
 //!
-//! Everything is bounded: the stored events by number and bytes ([`Retention`]), what waits to be stored, and what waits for a reader.
+//! Everything is bounded: the stored events by number and bytes (`retention`), what waits to be stored, and what waits for a reader.
 //! Where an event is lost at such a limit, the numbers have a gap, and readers that reach it get a new snapshot.
 
 mod findings;

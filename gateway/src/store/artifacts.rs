@@ -1,7 +1,7 @@
 //! The model files that are complete on disk.
 
 use packhorse_cluster::ArtifactDigest;
-use sqlx::any::AnyRow;
+use sqlx::sqlite::SqliteRow;
 
 use super::{Store, StoreError, parsed, unix_ms, unsigned};
 
@@ -92,7 +92,7 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn artifacts(&self) -> Result<Vec<(ArtifactDigest, u64)>, StoreError> {
-        let read = |row: &AnyRow| {
+        let read = |row: &SqliteRow| {
             Ok((
                 parsed(row, "artifacts", "digest")?,
                 unsigned(row, "artifacts", "bytes")?,

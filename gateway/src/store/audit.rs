@@ -1,7 +1,7 @@
 //! The audit log: what admins did, written in the transactions of their acts.
 
 use packhorse_api::{AuditActor, AuditEntry};
-use sqlx::{Row as _, any::AnyRow};
+use sqlx::{Row as _, sqlite::SqliteRow};
 
 use super::{Store, StoreError, json, transaction::Transaction, unix_ms, unsigned};
 use crate::audit::Act;
@@ -87,7 +87,7 @@ async fn record(transaction: &mut Transaction, act: &Act) -> Result<(), sqlx::Er
     Ok(())
 }
 
-fn read(row: &AnyRow) -> Result<AuditEntry, StoreError> {
+fn read(row: &SqliteRow) -> Result<AuditEntry, StoreError> {
     Ok(AuditEntry {
         id: unsigned(row, "audit", "id")?,
         at_ms: row.try_get("at_ms")?,

@@ -1,7 +1,7 @@
 //! The newest events of the cluster.
 
 use packhorse_api::events::EventKind;
-use sqlx::{AssertSqlSafe, Row as _, any::AnyRow};
+use sqlx::{AssertSqlSafe, Row as _, sqlite::SqliteRow};
 
 use super::{Store, StoreError, parsed, transaction::Transaction, unsigned};
 
@@ -92,7 +92,7 @@ fn signed(id: u64) -> i64 {
     i64::try_from(id).unwrap_or(i64::MAX)
 }
 
-fn read(row: &AnyRow) -> Result<StoredEvent, StoreError> {
+fn read(row: &SqliteRow) -> Result<StoredEvent, StoreError> {
     Ok(StoredEvent {
         id: unsigned(row, "events", "id")?,
         kind: parsed(row, "events", "kind")?,

@@ -4,16 +4,16 @@
 //! that then started would be ready, know nothing, and have every worker end. So the folder remembers which cluster its database is of
 //! and how far it had come, and a database that knows less is refused before anything is changed.
 
-use std::{io, path::Path, str::FromStr as _};
+use std::{io, path::Path};
 
 use packhorse_cluster::ClusterId;
 use serde::{Deserialize, Serialize};
 use sqlx::{
-    AnyConnection, ConnectOptions as _, Connection as _, Executor as _, Row as _,
-    any::AnyConnectOptions,
+    ConnectOptions as _, Connection as _, Executor as _, Row as _, SqliteConnection,
+    sqlite::SqliteConnectOptions,
 };
 
-use super::{Store, StoreError, parsed, unsigned, url_path};
+use super::{Store, StoreError, parsed, unsigned};
 
 /// The identity of a store, which lies beside the database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -185,8 +185,7 @@ pub fn has_model_files(folder: &Path) -> io::Result<bool> {
 }
 
 async fn read(file: &Path) -> Result<DatabaseContents, StoreError> {
-    sqlx::any::install_default_drivers();
-    let options = AnyConnectOptions::from_str(&format!("sqlite://{}?mode=ro", url_path(file)))?;
+    let options = SqliteConnectOptions::new().filename(file).read_only(true);
     let mut database = options.connect().await?;
     database.execute("PRAGMA busy_timeout = 5000").await?;
     let contents = read_from(&mut database).await;
@@ -194,7 +193,7 @@ async fn read(file: &Path) -> Result<DatabaseContents, StoreError> {
     contents
 }
 
-async fn read_from(database: &mut AnyConnection) -> Result<DatabaseContents, StoreError> {
+async fn read_from(database: &mut SqliteConnection) -> Result<DatabaseContents, StoreError> {
     let check = sqlx::query("PRAGMA quick_check(1)")
         .fetch_one(&mut *database)
         .await?;

@@ -1,7 +1,7 @@
 //! API keys, as hashes.
 
 use packhorse_api::KeyView;
-use sqlx::{Row as _, any::AnyRow};
+use sqlx::{Row as _, sqlite::SqliteRow};
 
 use super::{Store, StoreError, json, to_json};
 use crate::keys::{KeyHash, KeyRecord};
@@ -95,7 +95,7 @@ impl Store {
     }
 }
 
-fn read(row: &AnyRow) -> Result<KeyRecord, StoreError> {
+fn read(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
     let hash = |column: &'static str, text: &str| {
         let mut hash = [0; 32];
         hex::decode_to_slice(text, &mut hash)

@@ -1,5 +1,4 @@
-//! The durable state of the gateway, in one SQL database. The database is SQLite, and every statement is also valid on
-//! `PostgreSQL`: numbered parameters, no engine-specific types, no upsert other than `ON CONFLICT`.
+//! The durable state of the gateway, in one database of SQLite.
 //!
 //! A write is durable once it returns: SQLite runs with `synchronous=FULL`, so that an acknowledged registration survives a power
 //! loss. The control plane writes a few rows per minute, for which the additional fsync costs nothing.
@@ -31,8 +30,8 @@ use std::{
 };
 
 use sqlx::{
-    AnyConnection, AnyPool, ConnectOptions as _, Connection as _, Executor as _, Row as _,
-    any::{AnyConnectOptions, AnyPoolOptions, AnyRow},
+    ConnectOptions as _, Connection as _, Executor as _, Row as _, SqliteConnection, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqlitePoolOptions, SqliteRow},
 };
 use tokio::sync::Mutex;
 
@@ -48,7 +47,7 @@ pub use plans::{PlanSummaryRecord, PlanTotals};
 /// A handle to the database. Clones share one pool of connections.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pool: AnyPool,
+    pool: SqlitePool,
     keeper: Keeper,
     /// The act that the writes of this handle are; `None` for those of the gateway itself.
     act: Option<Arc<Act>>,
@@ -128,16 +127,13 @@ enum ResultCode {
 }
 
 impl ResultCode {
-    /// Reads an extended result code of SQLite, whose lowest byte is the primary one, or an SQLSTATE of `PostgreSQL`.
+    /// Reads an extended result code of SQLite, whose lowest byte is the primary one.
     fn from_text(code: &str) -> Self {
         const SQLITE_FULL: u32 = 13;
         const SQLITE_IOERR_SHMSIZE: u32 = 4874;
         // SQLITE_BUSY, LOCKED, NOMEM, READONLY, INTERRUPT, IOERR, CORRUPT, CANTOPEN, PROTOCOL, NOTADB.
         const UNAVAILABLE: [u32; 10] = [5, 6, 7, 8, 9, 10, 11, 14, 15, 26];
 
-        if code == "53100" {
-            return Self::DiskFull;
-        }
         match code.parse::<u32>() {
             Ok(SQLITE_FULL | SQLITE_IOERR_SHMSIZE) => Self::DiskFull,
             Ok(code) if UNAVAILABLE.contains(&(code & 0xff)) => Self::Unavailable,
@@ -166,16 +162,16 @@ impl Store {
     /// # Errors
     /// If the file cannot be opened or was written by a newer version.
     pub async fn open(file: &Path) -> Result<Self, OpenStoreError> {
-        sqlx::any::install_default_drivers();
         let connect = |source| OpenStoreError::Connect {
             file: file.to_owned(),
             source,
         };
-        let options = AnyConnectOptions::from_str(&format!("sqlite://{}?mode=rwc", url_path(file)))
-            .map_err(connect)?;
+        let options = SqliteConnectOptions::new()
+            .filename(file)
+            .create_if_missing(true);
         // It is the first, also for its error: a pool would retry until its timeout, and report only that.
         let keeper = Keeper::open(&options).await.map_err(connect)?;
-        let pool = AnyPoolOptions::new()
+        let pool = SqlitePoolOptions::new()
             .max_connections(4)
             .acquire_timeout(Duration::from_secs(10))
             .connect_with(options)
@@ -221,10 +217,10 @@ impl Store {
 /// log. What the disk failed to make durable in a `COMMIT` is not in the index, but it may be in the log: without this connection, a
 /// change that was refused could appear as soon as the connection that wrote it is closed. With it, the next change overwrites it.
 #[derive(Clone, Debug)]
-struct Keeper(Arc<Mutex<Option<AnyConnection>>>);
+struct Keeper(Arc<Mutex<Option<SqliteConnection>>>);
 
 impl Keeper {
-    async fn open(options: &AnyConnectOptions) -> Result<Self, sqlx::Error> {
+    async fn open(options: &SqliteConnectOptions) -> Result<Self, sqlx::Error> {
         let mut connection = options.connect().await?;
         // The file keeps it. All else is the default of every connection: `synchronous=FULL`, foreign keys, and five seconds of patience
         // with other writers. Nothing more is asked of a new one, since a pool would repeat what fails until its timeout.
@@ -253,24 +249,9 @@ pub(crate) fn unix_ms() -> i64 {
         })
 }
 
-/// Escapes a path for a URL.
-fn url_path(file: &Path) -> String {
-    use std::{fmt::Write as _, os::unix::ffi::OsStrExt as _};
-
-    let mut text = String::new();
-    for &byte in file.as_os_str().as_bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'-' | b'_') {
-            text.push(char::from(byte));
-        } else {
-            let _ = write!(text, "%{byte:02X}");
-        }
-    }
-    text
-}
-
 /// Reads an unsigned number.
 fn unsigned<T: TryFrom<i64, Error: std::error::Error + Send + Sync + 'static>>(
-    row: &AnyRow,
+    row: &SqliteRow,
     table: &'static str,
     column: &'static str,
 ) -> Result<T, StoreError> {
@@ -280,7 +261,7 @@ fn unsigned<T: TryFrom<i64, Error: std::error::Error + Send + Sync + 'static>>(
 
 /// Reads a text and parses it.
 fn parsed<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
-    row: &AnyRow,
+    row: &SqliteRow,
     table: &'static str,
     column: &'static str,
 ) -> Result<T, StoreError> {
@@ -291,7 +272,7 @@ fn parsed<T: FromStr<Err: std::error::Error + Send + Sync + 'static>>(
 
 /// Reads a JSON value.
 fn json<T: serde::de::DeserializeOwned>(
-    row: &AnyRow,
+    row: &SqliteRow,
     table: &'static str,
     column: &'static str,
 ) -> Result<T, StoreError> {

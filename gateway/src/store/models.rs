@@ -7,7 +7,7 @@ use packhorse_cluster::{
 };
 use packhorse_control::record::ModelRecord;
 use packhorse_estimator::OperatorGraph;
-use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
+use sqlx::{Row as _, error::ErrorKind, sqlite::SqliteRow};
 
 use super::{
     Store, StoreError, json, parsed, to_json, transaction::Transaction, unix_ms, unsigned,
@@ -205,7 +205,7 @@ fn accuracy(spec: &ModelSpec) -> Option<f64> {
 }
 
 /// Reads the family and accuracy of a model.
-fn read_variant(row: &AnyRow) -> Result<Option<VariantOf>, StoreError> {
+fn read_variant(row: &SqliteRow) -> Result<Option<VariantOf>, StoreError> {
     const TABLE: &str = "models";
     let family = row.try_get::<Option<String>, _>("family")?;
     let accuracy = row.try_get::<Option<f64>, _>("accuracy_pct")?;
@@ -226,7 +226,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
 
-fn read(row: &AnyRow) -> Result<ModelRecord, StoreError> {
+fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
     const TABLE: &str = "models";
     let version: u32 = unsigned(row, TABLE, "version")?;
     let slo = Duration::try_from_secs_f64(row.try_get::<f64, _>("slo_ms")? / 1e3)
@@ -268,7 +268,7 @@ fn read(row: &AnyRow) -> Result<ModelRecord, StoreError> {
 }
 
 /// Returns the operators of a model's program; `None` if they cannot be read. Without them the model is measured all the same.
-fn operators(row: &AnyRow) -> Result<Option<Arc<OperatorGraph>>, StoreError> {
+fn operators(row: &SqliteRow) -> Result<Option<Arc<OperatorGraph>>, StoreError> {
     let text = row.try_get::<Option<String>, _>("operators")?;
     let graph = text.map(|text| OperatorGraph::from_json(&text)).transpose();
     let graph = graph.unwrap_or_else(|e| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use packhorse_cluster::NodeName;
-use sqlx::{Row as _, any::AnyRow};
+use sqlx::{Row as _, sqlite::SqliteRow};
 
 use super::{Store, StoreError, parsed, unix_ms};
 
@@ -48,7 +48,7 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn node_tokens(&self) -> Result<BTreeMap<NodeName, [u8; 32]>, StoreError> {
-        let read = |row: &AnyRow| {
+        let read = |row: &SqliteRow| {
             let mut sha256 = [0; 32];
             hex::decode_to_slice(row.try_get::<String, _>("token_sha256")?, &mut sha256)
                 .map_err(|e| StoreError::unreadable("node_tokens", "token_sha256")(e.into()))?;

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::NodeName;
 use packhorse_control::record::NodeRecord;
-use sqlx::{Row as _, any::AnyRow};
+use sqlx::{Row as _, sqlite::SqliteRow};
 
 use super::{Store, StoreError, json, parsed, to_json};
 
@@ -73,7 +73,7 @@ impl Store {
             sqlx::query("SELECT name, agent_version, devices, scheduling FROM nodes ORDER BY name")
                 .fetch_all(&self.pool)
                 .await?;
-        let read = |row: &AnyRow| {
+        let read = |row: &SqliteRow| {
             Ok(NodeRecord {
                 name: parsed(row, "nodes", "name")?,
                 agent_version: row.try_get("agent_version")?,

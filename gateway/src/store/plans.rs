@@ -11,7 +11,7 @@ use packhorse_cluster::{
 };
 use packhorse_control::record::{Forecast, PlanOutcome, PlanRecord};
 use serde::{Deserialize, Serialize};
-use sqlx::{Row as _, any::AnyRow};
+use sqlx::{Row as _, sqlite::SqliteRow};
 
 use super::{Store, StoreError, json, to_json, transaction::Transaction, unsigned};
 
@@ -251,7 +251,7 @@ impl Store {
         .bind(i64::from(limit))
         .fetch_all(&self.pool)
         .await?;
-        let read = |row: &AnyRow| {
+        let read = |row: &SqliteRow| {
             Ok(PlanSummaryRecord {
                 generation: Generation(unsigned(row, "plans", "generation")?),
                 policy: row.try_get("policy")?,
@@ -286,7 +286,7 @@ impl Store {
 }
 
 /// Reads the outcome of a plan, if it has one.
-fn outcome(row: &AnyRow) -> Result<Option<PlanOutcome>, StoreError> {
+fn outcome(row: &SqliteRow) -> Result<Option<PlanOutcome>, StoreError> {
     if row.try_get::<Option<String>, _>("outcome")?.is_none() {
         return Ok(None);
     }
@@ -328,7 +328,7 @@ fn forecast_rows(plan: &PlanRecord) -> Vec<ForecastRow> {
     plan.forecasts.iter().map(row).collect()
 }
 
-fn read(row: &AnyRow) -> Result<PlanRecord, StoreError> {
+fn read(row: &SqliteRow) -> Result<PlanRecord, StoreError> {
     let replicas: Vec<ReplicaRow> = json(row, "plans", "replicas")?;
     let forecasts: Vec<ForecastRow> = json(row, "plans", "models")?;
     let kinds = replicas.iter();

@@ -2,7 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
-use sqlx::{Any, AnyConnection, AnyPool, Executor as _, pool::PoolConnection};
+use sqlx::{Executor as _, Sqlite, SqliteConnection, SqlitePool, pool::PoolConnection};
 
 /// A transaction, on a connection of the pool that it has to itself.
 ///
@@ -12,13 +12,13 @@ use sqlx::{Any, AnyConnection, AnyPool, Executor as _, pool::PoolConnection};
 /// that nobody commits. So this one counts nothing, `COMMIT` fails where SQLite has no transaction any more, and a
 /// connection returns to the pool only after a `COMMIT` that succeeded. Every other one is closed, which rolls back what is left.
 pub(super) struct Transaction {
-    connection: PoolConnection<Any>,
+    connection: PoolConnection<Sqlite>,
     is_committed: bool,
 }
 
 impl Transaction {
     /// Begins a transaction on a free connection.
-    pub(super) async fn begin(pool: &AnyPool) -> Result<Self, sqlx::Error> {
+    pub(super) async fn begin(pool: &SqlitePool) -> Result<Self, sqlx::Error> {
         let mut transaction = Self {
             connection: pool.acquire().await?,
             is_committed: false,
@@ -36,15 +36,15 @@ impl Transaction {
 }
 
 impl Deref for Transaction {
-    type Target = AnyConnection;
+    type Target = SqliteConnection;
 
-    fn deref(&self) -> &AnyConnection {
+    fn deref(&self) -> &SqliteConnection {
         &self.connection
     }
 }
 
 impl DerefMut for Transaction {
-    fn deref_mut(&mut self) -> &mut AnyConnection {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
         &mut self.connection
     }
 }

@@ -1,7 +1,7 @@
 //! The connections to workers: one task per replica connects, performs the handshake, sends large batches, and connects again when the
 //! connection is lost. Threads of HTTP send small batches and receive results, as far as they have time.
 //!
-//! A link makes no decisions: it reports events to its owner ([`LinkEvent`]) and sends the batches that it is given.
+//! A link makes no decisions: it reports events to its owner (`LinkEvent`) and sends the batches that it is given.
 
 mod connection;
 mod connection_error;

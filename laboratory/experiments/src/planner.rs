@@ -6,12 +6,10 @@ use anyhow::Context as _;
 use packhorse_cluster::{
     BatchStep, Discipline, LatencyModel, Objective, PlannedReplica, PolicyOptions, Problem, Time,
 };
-use packhorse_placement::{
-    Budget, IgniterCoefficients, POLICIES, PlanningOptions, estimate, neighbours, policy,
-};
+use packhorse_placement::{Budget, IgniterCoefficients, POLICIES, PlanningOptions, policy};
 use packhorse_simulator::{
     DispatchOptions, PlanReport, Replanning, ReplicaReport, Report, RunOptions, Scenario,
-    SimulateError, polish, simulate, simulate_replanning, simulate_with,
+    SimulateError, simulate, simulate_replanning, simulate_with,
 };
 use serde::Deserialize;
 
@@ -49,8 +47,6 @@ pub(crate) struct Planner {
     latency_model: LatencyModel,
     /// True if `herd` forms its groups by the heuristic.
     herd_greedy: bool,
-    /// The number of changes of a plan that are simulated in each round; `None` for the plan as it is.
-    polish: Option<usize>,
     /// The most steps of the search; `None` for no limit.
     steps: Option<u64>,
 }
@@ -76,7 +72,6 @@ impl Planner {
             batch_step: BatchStep::default(),
             latency_model: LatencyModel::default(),
             herd_greedy: false,
-            polish: None,
             steps: None,
         }
     }
@@ -149,15 +144,6 @@ impl Planner {
     pub(crate) fn within_steps(self, steps: u64) -> Self {
         Self {
             steps: Some(steps),
-            ..self
-        }
-    }
-
-    /// Improves the plans by simulating their `count` best changes, round after round.
-    pub(crate) fn polished(self, count: usize) -> Self {
-        Self {
-            label: format!("{}, polish {count}", self.label),
-            polish: Some(count),
             ..self
         }
     }
@@ -240,18 +226,10 @@ impl Planner {
                 let options = self.options(scenario)?;
                 let mut problem = scenario.problem.clone();
                 problem.discipline = discipline;
-                let planned = cache.plan(name, problem.clone(), options, limit, self.steps)?;
-                let Some((mut plan, solve_ms)) = planned else {
+                let planned = cache.plan(name, problem, options, limit, self.steps)?;
+                let Some((plan, solve_ms)) = planned else {
                     return Ok(None);
                 };
-                if let Some(count) = self.polish {
-                    let mut neighbours = |replicas: &[PlannedReplica]| {
-                        neighbours(&problem, replicas, self.objective, count)
-                    };
-                    plan.replicas =
-                        polish(scenario, discipline, &plan.replicas, &mut neighbours)?.replicas;
-                    plan.models = estimate(&problem, &plan.replicas);
-                }
                 let report = PlanReport::new(scenario, &plan, solve_ms);
                 (plan.replicas, report)
             }

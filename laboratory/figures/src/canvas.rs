@@ -1,4 +1,4 @@
-//! The shapes of a picture, in the order of painting, before they are encoded as SVG or PNG.
+//! The shapes of a picture, in the order of painting, before they are encoded as SVG.
 
 use crate::{
     font::Font,

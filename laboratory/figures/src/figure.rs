@@ -1,13 +1,11 @@
 //! Figures, which have a title, notes, legends, and panels in a grid.
 
-use std::{path::Path, str::FromStr};
-
 use crate::{
     BarChart, LineChart, PlanChart, Series,
     axis::{LABEL, TITLE},
     canvas::{Anchor, Canvas, Rect},
     chart::Chart,
-    png, svg,
+    svg,
 };
 
 /// A figure.
@@ -34,35 +32,6 @@ pub enum Panel {
     Lines(LineChart),
 }
 
-/// The file format of a figure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// A vector image, sharp at every size.
-    Svg,
-    /// A raster image, for programs that do not show SVG.
-    Png,
-}
-
-/// The error for a file name without the extension of a format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a file name that ends in .svg or .png")]
-pub struct UnknownFormat;
-
-impl FromStr for Format {
-    type Err = UnknownFormat;
-
-    fn from_str(file_name: &str) -> Result<Self, UnknownFormat> {
-        let extension = Path::new(file_name)
-            .extension()
-            .and_then(|extension| extension.to_str());
-        match extension.map(str::to_ascii_lowercase).as_deref() {
-            Some("svg") => Ok(Self::Svg),
-            Some("png") => Ok(Self::Png),
-            _ => Err(UnknownFormat),
-        }
-    }
-}
-
 impl Panel {
     fn chart(&self) -> &dyn Chart {
         match self {
@@ -85,19 +54,10 @@ const HEADLINE: f32 = 16.0;
 const LEGEND_LINE: f32 = 18.0;
 /// The size of a colour in a legend, in pixels.
 const SWATCH: f32 = 11.0;
-/// The largest width and height of a figure, in pixels, which limits the memory of a PNG.
+/// The largest width and height of a figure, in pixels. Viewers take long for larger ones.
 const MAX_LENGTH: f32 = 12_000.0;
 
 impl Figure {
-    /// Returns the figure in a file format.
-    pub fn encode(&self, format: Format) -> Vec<u8> {
-        let canvas = self.paint();
-        match format {
-            Format::Svg => svg::encode(&canvas).into_bytes(),
-            Format::Png => png::encode(&canvas),
-        }
-    }
-
     /// Returns the figure as SVG.
     pub fn to_svg(&self) -> String {
         svg::encode(&self.paint())
@@ -276,9 +236,7 @@ mod tests {
 
     #[test]
     fn the_same_figure_has_the_same_bytes() {
-        for format in [Format::Svg, Format::Png] {
-            assert_eq!(everything().encode(format), everything().encode(format));
-        }
+        assert_eq!(everything().to_svg(), everything().to_svg());
     }
 
     #[test]
@@ -289,20 +247,6 @@ mod tests {
             "{svg}"
         );
         assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
-    }
-
-    #[test]
-    fn a_png_has_text_without_system_fonts() {
-        let titled = |title: &str| Figure {
-            title: title.to_owned(),
-            ..Figure::default()
-        };
-        let png = titled("goodput").encode(Format::Png);
-        let pixmap = tiny_skia::Pixmap::decode_png(&png).expect("a valid PNG");
-        let is_dark = |pixel: &&tiny_skia::PremultipliedColorU8| pixel.red() < 100;
-        let dark = pixmap.pixels().iter().filter(is_dark).count();
-        assert!((200..5000).contains(&dark), "{dark} dark pixels");
-        assert_ne!(png, titled("latency").encode(Format::Png));
     }
 
     #[test]
@@ -327,14 +271,5 @@ mod tests {
         };
         let canvas = figure.paint();
         assert!(canvas.width <= MAX_LENGTH + 2.0 * MARGIN && canvas.height <= MAX_LENGTH);
-    }
-
-    #[test]
-    fn the_format_follows_from_the_extension_of_the_file_name() {
-        assert_eq!("a/plan.svg".parse(), Ok(Format::Svg));
-        assert_eq!("PLAN.PNG".parse(), Ok(Format::Png));
-        for name in ["plan", "plan.pdf", ".svg", ""] {
-            assert_eq!(name.parse::<Format>(), Err(UnknownFormat));
-        }
     }
 }

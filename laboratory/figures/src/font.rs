@@ -1,7 +1,6 @@
-//! The embedded font: widths of texts and outlines of their letters.
+//! The embedded font, which tells the widths of texts.
 
-use tiny_skia::{Path, PathBuilder};
-use ttf_parser::{Face, GlyphId, OutlineBuilder};
+use ttf_parser::{Face, GlyphId};
 
 /// The fonts that an SVG names: the embedded one, and others of its width for viewers without it.
 pub(crate) const FAMILY: &str = "Roboto, Helvetica, Arial, sans-serif";
@@ -54,61 +53,6 @@ impl Font {
             }
         }
         String::new()
-    }
-
-    /// Returns the outline of a text that begins at the origin of its baseline; y grows upwards. `None` for a text without visible letters.
-    pub(crate) fn outline(&self, text: &str, size: f32) -> Option<Path> {
-        let mut outline = Outline {
-            path: PathBuilder::new(),
-            x: 0.0,
-            scale: self.scale(size),
-        };
-        for letter in text.chars() {
-            let glyph = self.glyph(letter);
-            self.0.outline_glyph(glyph, &mut outline);
-            outline.x += self.advance(glyph) * outline.scale;
-        }
-        outline.path.finish()
-    }
-}
-
-/// The outline of a text, letter by letter.
-struct Outline {
-    path: PathBuilder,
-    /// The start of the current letter.
-    x: f32,
-    /// Pixels per unit of the font.
-    scale: f32,
-}
-
-impl Outline {
-    fn place(&self, x: f32, y: f32) -> (f32, f32) {
-        (self.x + x * self.scale, y * self.scale)
-    }
-}
-
-impl OutlineBuilder for Outline {
-    fn move_to(&mut self, x: f32, y: f32) {
-        let (x, y) = self.place(x, y);
-        self.path.move_to(x, y);
-    }
-
-    fn line_to(&mut self, x: f32, y: f32) {
-        let (x, y) = self.place(x, y);
-        self.path.line_to(x, y);
-    }
-
-    fn quad_to(&mut self, x1: f32, y1: f32, x: f32, y: f32) {
-        let ((x1, y1), (x, y)) = (self.place(x1, y1), self.place(x, y));
-        self.path.quad_to(x1, y1, x, y);
-    }
-
-    fn curve_to(&mut self, _: f32, _: f32, _: f32, _: f32, _: f32, _: f32) {
-        unreachable!("a TrueType font has quadratic curves only");
-    }
-
-    fn close(&mut self) {
-        self.path.close();
     }
 }
 

@@ -30,15 +30,12 @@ pub(crate) struct ScenarioPlanArgs {
     #[arg(long, value_name = "FILE")]
     scenario: Option<PathBuf>,
     /// Draw the plan into this file: a bar per device with its replicas
-    #[arg(long, value_name = "F.svg|F.png", requires = "scenario")]
+    #[arg(long, value_name = "F.svg", requires = "scenario")]
     plot: Option<PlotFile>,
     /// Ignore the scenario's number of devices and find the smallest number that serves all models, or the cheapest devices if every
     /// kind has a cost per hour
     #[arg(long, requires = "scenario")]
     min_devices: bool,
-    /// Improve the plan by simulating its K best changes, round after round
-    #[arg(long, value_name = "K", requires = "scenario", value_parser = scenario::parse_polish)]
-    polish: Option<usize>,
     /// Largest number of devices that --min-devices tries
     #[arg(long, value_name = "N", requires = "min_devices", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_devices: u32,
@@ -70,10 +67,6 @@ impl ScenarioPlanArgs {
             discipline.unwrap_or_default(),
             max_devices,
         )?;
-        if let Some(count) = self.polish {
-            let discipline = discipline.unwrap_or_default();
-            scenario::polish(&scenario, options, discipline, count, &mut outcome)?;
-        }
         if explain {
             outcome.explanations =
                 scenario::explain(&scenario, &policy, options, &outcome.cluster)?;

@@ -45,7 +45,7 @@ pub(crate) struct RecordArgs {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Draw occupancy and SM utilisation over time into this file
-    #[arg(long, value_name = "F.svg|F.png")]
+    #[arg(long, value_name = "F.svg")]
     plot: Option<PlotFile>,
     /// Measure the occupancy with ncu as well, and compare
     #[arg(long)]

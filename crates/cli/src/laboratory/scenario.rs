@@ -192,67 +192,14 @@ pub(super) fn explain(
     Ok(found?)
 }
 
-/// The largest number of changes of a plan that are simulated in a round.
-const MAX_POLISH: usize = 1_000;
-
-/// Reads the number of changes that are simulated in a round.
-pub(super) fn parse_polish(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count) if (1..=MAX_POLISH).contains(&count) => Ok(count),
-        _ => Err(format!("expected a whole number from 1 to {MAX_POLISH}")),
-    }
-}
-
-/// Improves a plan by simulating the best `count` changes of it, round after round. The new plan has the forecast of the estimate of
-/// `goodput`.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the time of polishing is part of the time of planning"
-)]
-pub(super) fn polish(
-    scenario: &Scenario,
-    options: &PolicyOptionArgs,
-    discipline: Discipline,
-    count: usize,
-    outcome: &mut PlanningOutcome,
-) -> anyhow::Result<()> {
-    let start = Instant::now();
-    let SmallestCluster { plan, problem, .. } = &mut outcome.cluster;
-    let scenario = Scenario {
-        problem: problem.clone(),
-        ..scenario.clone()
-    };
-    let objective = options.options().objective;
-    let spinner = output::spinner();
-    spinner.set_message("simulating changes of the plan");
-    let mut neighbours = |replicas: &[PlannedReplica]| {
-        packhorse_placement::neighbours(problem, replicas, objective, count)
-    };
-    let polished =
-        packhorse_simulator::polish(&scenario, discipline, &plan.replicas, &mut neighbours);
-    spinner.finish_and_clear();
-    let polished = polished?;
-    if polished.changes > 0 {
-        plan.models = packhorse_placement::estimate(problem, &polished.replicas);
-        plan.replicas = polished.replicas;
-    }
-    outcome.solve_ms += start.elapsed().as_secs_f64() * 1e3;
-    Ok(())
-}
-
-/// Returns the replicas that a policy plans for a scenario, with the report of the plan. `polish_count` is the number of changes that
-/// [`polish`] simulates in each round; `None` for the policy's own plan.
+/// Returns the replicas that a policy plans for a scenario, with the report of the plan.
 pub(super) fn plan(
     scenario: &Scenario,
     name: &PolicyName,
     options: &PolicyOptionArgs,
     discipline: Discipline,
-    polish_count: Option<usize>,
 ) -> anyhow::Result<(Vec<PlannedReplica>, PlanReport)> {
-    let mut outcome = place(scenario, name, options, discipline, None)?;
-    if let Some(count) = polish_count {
-        polish(scenario, options, discipline, count, &mut outcome)?;
-    }
+    let outcome = place(scenario, name, options, discipline, None)?;
     let report = PlanReport::new(scenario, &outcome.cluster.plan, outcome.solve_ms);
     Ok((outcome.cluster.plan.replicas, report))
 }

@@ -58,7 +58,6 @@ Examples:
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
   packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json
   packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
-  packhorse simulate --scenario scenarios/thesis/6.10-gpus-4.toml --polish 8
   packhorse simulate --scenario scenarios/ramp/evening.toml --policy nexus --replan-every 2
   packhorse simulate --scenario scenarios/ramp/evening.toml --replan --timeline evening.csv
   packhorse simulate --scenario scenarios/azure/ramp.toml --replan --json
@@ -73,9 +72,6 @@ pub(crate) struct SimulateArgs {
     policy: Vec<PolicyName>,
     #[command(flatten)]
     options: PolicyOptionArgs,
-    /// Improve each plan by simulating its K best changes, round after round, with a load of its own
-    #[arg(long, value_name = "K", value_parser = scenario::parse_polish)]
-    polish: Option<usize>,
     /// Run this plan, in the form that `packhorse plan --json` prints, in place of a policy's; with --replan
     /// the policy makes the later ones
     #[arg(long, value_name = "FILE")]
@@ -100,7 +96,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     /// Draw goodput, latencies and stages into this file, and for a single run the batch sizes over time
-    #[arg(long, value_name = "F.svg|F.png")]
+    #[arg(long, value_name = "F.svg")]
     plot: Option<PlotFile>,
     /// Write the requests and batches of a single run over time into this file, which Perfetto (ui.perfetto.dev) opens
     #[arg(long, value_name = "FILE")]
@@ -193,8 +189,7 @@ impl SimulateArgs {
         }
         for policy in &policies {
             for &discipline in &self.discipline {
-                let (replicas, plan) =
-                    scenario::plan(scenario, policy, &self.options, discipline, self.polish)?;
+                let (replicas, plan) = scenario::plan(scenario, policy, &self.options, discipline)?;
                 trials.push(Trial {
                     policy: policy.clone(),
                     plan,

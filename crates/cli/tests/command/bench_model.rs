@@ -252,7 +252,7 @@ async fn a_search_prints_its_steps_and_needs_an_slo() {
         "--duration",
         "0.2",
         "--plot",
-        "capacity.png",
+        "capacity.svg",
         "--json",
     ];
     let ran = gateway.run(&[&["bench", "m", "--warm-up", "0"][..], &options].concat());
@@ -272,7 +272,7 @@ async fn a_search_prints_its_steps_and_needs_an_slo() {
             .count(),
         7
     );
-    assert!(gateway.path("capacity.png").exists());
+    assert!(gateway.path("capacity.svg").exists());
 }
 
 #[tokio::test]

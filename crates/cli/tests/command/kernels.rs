@@ -149,7 +149,7 @@ async fn a_model_that_was_never_on_a_gpu_has_nothing_to_draw() {
         .respond_with(answer)
         .mount(&gateway.server)
         .await;
-    let ran = gateway.run(&["profile", "show", "m", "--plot", "k.png"]);
+    let ran = gateway.run(&["profile", "show", "m", "--plot", "k.svg"]);
     assert!(
         ran.error()
             .contains("kernels are recorded when a model is measured on a GPU"),

@@ -254,7 +254,7 @@ async fn events_wait_while_the_database_fails_and_none_is_lost() {
     }
     let file = gateway.folder.path().join("state/packhorse.db");
     let url = format!("sqlite://{}", file.display());
-    let mut database = sqlx::AnyConnection::connect(&url).await.unwrap();
+    let mut database = sqlx::SqliteConnection::connect(&url).await.unwrap();
     let rename = "ALTER TABLE events RENAME TO gone";
     database.execute(rename).await.unwrap();
     gateway.app.events().append(drift("one", 0));

@@ -12,7 +12,6 @@ mod long_search;
 mod max_min;
 mod measured_rates;
 mod mixed;
-mod polish;
 mod published;
 mod rates;
 mod reach;
@@ -43,6 +42,5 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &measured_rates::MeasuredRates,
     &autoscale::Autoscale,
     &published::Published,
-    &polish::Polish,
     &variants::Variants,
 ];

@@ -38,7 +38,7 @@ pub(crate) struct KernelsArgs {
     #[arg(long, value_name = "C.C:SMS")]
     gpu: Option<GpuArgument>,
     /// Draw occupancy and SM utilisation over time into this file
-    #[arg(long, value_name = "F.svg|F.png")]
+    #[arg(long, value_name = "F.svg")]
     plot: Option<PlotFile>,
     /// Compare with the output of `ncu --csv` for the same batch
     #[arg(long, value_name = "FILE")]

@@ -12,7 +12,7 @@ use crate::{laboratory::plot::PlotFile, view::versioned_name};
 #[derive(clap::Args)]
 pub(crate) struct KernelPlotArgs {
     /// Draw occupancy and SM utilisation of the model's kernels over time into this file
-    #[arg(long, value_name = "F.svg|F.png", requires = "model")]
+    #[arg(long, value_name = "F.svg", requires = "model")]
     plot: Option<PlotFile>,
     /// Draw this batch size only; may be repeated
     #[arg(long, value_name = "N", requires = "plot")]

@@ -94,7 +94,7 @@ pub(super) struct ModelArgs {
     /// Find the highest rate of an open loop at which 99 % of the requests are answered within the SLO
     #[arg(long, conflicts_with_all = ["scenario", "concurrency"])]
     find_capacity: bool,
-    /// Draw the result into this file, as SVG or PNG
+    /// Draw the result into this file, as SVG
     #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
     plot: Option<PlotFile>,
 }
