@@ -43,6 +43,17 @@ pub(crate) fn run() -> anyhow::Result<()> {
             .arg("--no-default-features")
             .args(deny_warnings),
     );
+    steps.run(
+        "links of the documentation",
+        Command::new("cargo")
+            .args([
+                "doc",
+                "--workspace",
+                "--no-deps",
+                "--document-private-items",
+            ])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    );
     test::add_steps(&mut steps);
     steps.finish()
 }

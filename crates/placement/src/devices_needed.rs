@@ -20,7 +20,7 @@ const STEPS: u64 = 1_000;
 /// The cluster has the kinds of the problem's devices. Models that no cluster serves are left out.
 ///
 /// The search begins with the cluster `near`, the last result, because rates change little between two searches. Its result can give up
-/// no device; [`smallest_cluster`](crate::smallest_cluster), which tries every cheaper cluster, takes many times as long.
+/// no device; [`smallest_cluster`](crate::smallest_cluster()), which tries every cheaper cluster, takes many times as long.
 ///
 /// # Errors
 /// If the problem has no device, the policy fails, or the budget does not suffice.

@@ -1,7 +1,7 @@
 //! `goodput`: the most requests within their SLO, by an estimate of queueing, batching, transmission and interference.
 //!
-//! The objective function is [`score`], a function of the estimate of [`crate::estimate`]. The policy fills the devices one after the
-//! other, each time with the replica that has the largest gain per load. Then the [`search`] repeatedly empties one or two devices, fills
+//! The objective function is [`mod@score`], a function of the estimate of [`crate::estimate()`]. The policy fills the devices one after the
+//! other, each time with the replica that has the largest gain per load. Then the [`search()`] repeatedly empties one or two devices, fills
 //! them again, and keeps improvements. It starts from the best of three placements: the current one (with further replicas that gain),
 //! its own, and, in clusters that are searched as a whole, that of `first-fit` (for other objectives also the result of `goodput`). Each
 //! replica that does not run yet has a cost, so that nothing moves for a small gain. If the result does not serve everything, the search
@@ -420,21 +420,6 @@ fn valid_current_replicas(problem: &Problem, inputs: &EstimateInputs<'_>) -> Vec
         is_valid
     });
     valid
-}
-
-/// Returns placements with their values by the objective function of the search.
-pub(crate) fn values(
-    problem: &Problem,
-    objective: Objective,
-    placements: Vec<Vec<PlannedReplica>>,
-) -> Vec<(f64, Vec<PlannedReplica>)> {
-    let inputs = EstimateInputs::new(problem);
-    let score = Score::new(&inputs, objective);
-    let value = |replicas: Vec<PlannedReplica>| {
-        let estimate = PlacementEstimate::from_replicas(&inputs, &replicas);
-        (score.value(&estimate), replicas)
-    };
-    placements.into_iter().map(value).collect()
 }
 
 /// Returns the largest value of some placements by the objective function of the search.

@@ -7,7 +7,7 @@
 //! 1. *Parts.* A model whose rate exceeds what a device carries ([`ModelTraits::capacity`]) becomes several equal parts.
 //! 2. *Cells.* The devices are divided into cells of at most [`DEVICES`]. Each part goes to the cell with the least load per device, the
 //!    largest part first. A cell with more than [`MODELS`] parts decides on them in groups, which are as alike as can be.
-//! 3. *Decision.* The network sees a group's observation ([`observation`]) and gives every part a preference for each device and each
+//! 3. *Decision.* The network sees a group's observation ([`observation()`]) and gives every part a preference for each device and each
 //!    level of its share. Each part, the one with the most load first, gets the preferred device among those with the memory for it, and the
 //!    preferred level. The network decides twice, as in two steps of an episode: the second time it sees the memory that the first decision uses.
 //! 4. *Shares.* The levels of a device's replicas are scaled such that the device is full ([`plan`]), and BDA chooses the batch sizes.

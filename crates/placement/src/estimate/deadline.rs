@@ -16,7 +16,7 @@
 //! around it, the estimated fraction in time may grow with the rate.
 //!
 //! **Batches.** While a replica computes, its next batch gathers: mean batches have `b = y + e^(-y)` rows, `y = x · T(b)`, the
-//! arrivals during a batch, or the first request after a time without any (M/D^[1,B]/1, from regeneration at the ends of batches), up
+//! arrivals during a batch, or the first request after a time without any (M/D^\[1,B\]/1, from regeneration at the ends of batches), up
 //! to the rows of the backlog state. The replica is busy `x · T(b) / b` of the time.
 //!
 //! **Phase.** A request finds all replicas busy with probability `q = busy^n`. Then it waits for a credit, up to `T / n`, and for
