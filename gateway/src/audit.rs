@@ -62,7 +62,7 @@ impl Act {
                     "artifact_bytes": bytes,
                     "max_batch_size": program.max_batch_size,
                     "slo_ms": millis(spec.slo),
-                    "rate_rps": spec.rate.get(),
+                    "rate_rps": spec.rate,
                     "rate": spec.rate_mode.as_str(),
                     "queue_limit": spec.queue_limit,
                     "family": spec.family(),
@@ -146,7 +146,7 @@ fn changes(change: &ModelSpecChange) -> Value {
         changes["slo_ms"] = json!(millis(slo));
     }
     if let Some(rate) = change.rate {
-        changes["rate_rps"] = json!(rate.get());
+        changes["rate_rps"] = json!(rate);
     }
     if let Some(mode) = change.rate_mode {
         changes["rate"] = json!(mode.as_str());

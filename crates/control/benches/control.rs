@@ -98,7 +98,7 @@ fn spec(number: usize) -> ModelSpec {
             outputs: Vec::new(),
         },
         slo: Duration::from_millis(200),
-        rate: rate(10.0),
+        rate: Some(rate(10.0)),
         rate_mode: RateMode::Max,
         queue_limit: None,
         variant: None,

@@ -54,9 +54,9 @@ pub enum Command {
 pub struct ModelSpecChange {
     /// The latency objective.
     pub slo: Option<Duration>,
-    /// The declared request rate.
-    pub rate: Option<RequestsPerSecond>,
-    /// The part that the declared rate has beside the measured one.
+    /// The reserved request rate; none inside removes the reservation.
+    pub rate: Option<Option<RequestsPerSecond>>,
+    /// The part that the reserved rate has beside the measured one.
     pub rate_mode: Option<RateMode>,
     /// The largest number of requests in the queue; none inside restores the gateway's limit.
     pub queue_limit: Option<Option<u32>>,
@@ -140,7 +140,7 @@ pub enum CommandError {
     /// The model of this name does not have this version.
     #[error("model {0} has no version {1}")]
     UnknownVersion(ModelName, ModelVersion),
-    /// The declared rate belongs to the model's name, and the newest version has it.
+    /// The reserved rate belongs to the model's name, and the newest version has it.
     #[error(
         "rate_rps and rate belong to all versions of model {0} and are those of its newest, version {1}: change them without ?version"
     )]

@@ -412,7 +412,7 @@ impl Controller {
             return;
         };
         if model.spec.rate != before.rate {
-            // The declared rate is the prior of the measured one.
+            // The reserved rate is the prior of the measured one.
             self.rates.begin_again(now, &model.spec);
         }
         if model.spec.family() != before.family() {

@@ -77,7 +77,7 @@ impl Store {
                  WHERE name = $7 AND version = $8",
             )
             .bind(millis(spec.slo))
-            .bind(spec.rate.get())
+            .bind(spec.rate.map(RequestsPerSecond::get))
             .bind(spec.rate_mode.as_str())
             .bind(spec.queue_limit.map(i64::from))
             .bind(spec.family().map(ToString::to_string))
@@ -155,7 +155,7 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(to_json(&program.inputs))
     .bind(to_json(&program.outputs))
     .bind(millis(spec.slo))
-    .bind(spec.rate.get())
+    .bind(spec.rate.map(RequestsPerSecond::get))
     .bind(spec.rate_mode.as_str())
     .bind(spec.queue_limit.map(i64::from))
     .bind(spec.family().map(ToString::to_string))
@@ -231,7 +231,10 @@ fn read(row: &AnyRow) -> Result<ModelRecord, StoreError> {
     let version: u32 = unsigned(row, TABLE, "version")?;
     let slo = Duration::try_from_secs_f64(row.try_get::<f64, _>("slo_ms")? / 1e3)
         .map_err(|e| StoreError::unreadable(TABLE, "slo_ms")(e.into()))?;
-    let rate = RequestsPerSecond::new(row.try_get("rate_rps")?)
+    let rate = row.try_get::<Option<f64>, _>("rate_rps")?;
+    let rate = rate
+        .map(RequestsPerSecond::new)
+        .transpose()
         .map_err(|e| StoreError::unreadable(TABLE, "rate_rps")(e.into()))?;
     let queue_limit = row.try_get::<Option<i64>, _>("queue_limit")?;
     let queue_limit = queue_limit

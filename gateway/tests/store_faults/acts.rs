@@ -160,7 +160,7 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
             outputs: vec![tensor("b")],
         },
         slo: Duration::from_millis(100),
-        rate: rate(rps),
+        rate: Some(rate(rps)),
         rate_mode: RateMode::Measured,
         queue_limit: None,
         variant: None,

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 2fde8d61eca50ae6cbaed72161484e48c31dea316ce6c734013cdcf8e8ae50d5) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 07aa57d6fb90aeeaee9956fa24e5c5ffb4f73fca8555b48eddb1bdf4e9b8ff89) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -720,7 +720,7 @@ export interface components {
             low_rps: number;
             /**
              * Format: double
-             * @description The rate that the next plan is made for, which follows from the measured and the declared one.
+             * @description The rate that the next plan is made for, which follows from the measured and the reserved one.
              */
             planned_rps: number;
             /**
@@ -746,7 +746,7 @@ export interface components {
             rate?: components["schemas"]["RateMode"] | null;
             /**
              * Format: double
-             * @description The declared request rate, in requests per second.
+             * @description The reserved request rate, in requests per second; null removes the reservation, so that the model is planned for its measured rate.
              */
             rate_rps?: number | null;
             /**
@@ -907,10 +907,12 @@ export interface components {
             rate?: components["schemas"]["RateMode"] | null;
             /**
              * Format: double
-             * @description The declared request rate, in requests per second.
+             * @description The reserved request rate, in requests per second: capacity that is kept free for the model. If absent, that of the newest version;
+             *     the first one, or one in place of a registered one, is then planned for its measured rate, and for 1 request per second until
+             *     requests are measured.
              * @example 50
              */
-            rate_rps: number;
+            rate_rps?: number | null;
             /**
              * Format: double
              * @description The latency objective (SLO) in milliseconds, end to end at the gateway; above 0 and at most 60000.
@@ -999,13 +1001,13 @@ export interface components {
              * @description The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
              */
             queue_limit?: number | null;
-            /** @description The rate to plan for: `declared`, `measured`, `max` or `min`. */
+            /** @description The rate to plan for beside a reservation: `declared`, `measured`, `max` or `min`. */
             rate?: components["schemas"]["RateMode"];
             /**
              * Format: double
-             * @description The declared request rate, in requests per second.
+             * @description The reserved request rate, in requests per second; null without a reservation, where the model is planned for its measured rate.
              */
-            rate_rps: number;
+            rate_rps?: number | null;
             /** @description The reason for the state and what the model waits for, as text for people. */
             reason?: string | null;
             /** @description The replicas of the current plan, and those of earlier plans that still run. */
@@ -1381,7 +1383,7 @@ export interface components {
             name: string;
             /**
              * @description The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
-             *     and rate where they are absent. Absent for a registered model.
+             *     and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
              */
             profile_of?: string | null;
             /**
@@ -1479,7 +1481,7 @@ export interface components {
             last: number;
         };
         /**
-         * @description The part that a model's declared rate has beside the measured one in the rate that placement plans for.
+         * @description The part that a model's reserved rate has beside the measured one in the rate that placement plans for.
          * @enum {string}
          */
         RateMode: "declared" | "measured" | "max" | "min";

@@ -285,6 +285,15 @@ async fn show_update_and_remove_name_the_version_they_mean() {
         .expect(1)
         .mount(&gateway.server)
         .await;
+    let none = admin("PATCH", "/v1/models/m").and(body_json(json!({"rate_rps": null})));
+    none.respond_with(view.clone())
+        .expect(1)
+        .mount(&gateway.server)
+        .await;
+    let args = ["model", "update", "m", "--rate-rps", "none"];
+    assert_eq!(gateway.run(&args).code, 0);
+    let wrong = gateway.run(&["model", "update", "m", "--rate-rps", "-1"]);
+    assert!(wrong.stderr.contains("or `none`"), "{}", wrong.stderr);
     for (limit, asked) in [("64", json!(64)), ("default", json!(null))] {
         admin("PATCH", "/v1/models/m")
             .and(body_json(json!({"queue_limit": asked})))

@@ -19,6 +19,7 @@ mod plans;
 mod random;
 mod requests;
 mod restarts;
+mod service_classes;
 mod solver;
 mod store;
 mod virtual_cluster;

@@ -977,7 +977,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
             outputs: vec![tensor("y")],
         },
         slo: Duration::from_millis(200),
-        rate: RequestsPerSecond::new(rate).unwrap(),
+        rate: RequestsPerSecond::new(rate).ok(),
         rate_mode: RateMode::Max,
         queue_limit: None,
         variant: None,

@@ -346,7 +346,7 @@ pub(super) fn model_spec(
     ModelSpec {
         program: program(model),
         slo: model.slo,
-        rate: reachable_rate(scenario, model.rate),
+        rate: Some(reachable_rate(scenario, model.rate)),
         rate_mode,
         queue_limit: None,
         variant: variant_of(scenario, &model.id),

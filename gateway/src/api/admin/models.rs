@@ -64,12 +64,13 @@ pub(super) async fn register(
     Query(Replacement { replace }): Query<Replacement>,
     JsonBody(registration): JsonBody<ModelRegistration>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let keeps_rate_mode = registration.rate.is_none() && !replace;
+    let (rate, rate_mode) = (registration.rate_rps, registration.rate);
     let (mut spec, path) = parse_registration(registration)?;
-    if keeps_rate_mode {
-        let name = spec.program.model.name.clone();
-        let newest = admin.controller.model(name, None).await?;
-        spec.rate_mode = newest.map_or(spec.rate_mode, |newest| newest.rate);
+    let name = spec.program.model.name.clone();
+    if let (false, Ok(newest)) = (replace, admin.controller.model(name, None).await?) {
+        // They belong to the model's name.
+        spec.rate = rate.or(newest.rate_rps);
+        spec.rate_mode = rate_mode.unwrap_or(newest.rate);
     }
     let spec = match path {
         Some(path) => with_file(&admin, actor.clone(), spec, &path).await?,

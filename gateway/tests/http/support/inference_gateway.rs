@@ -104,7 +104,7 @@ pub(crate) fn model(
             outputs: vec![output],
         },
         slo: Duration::from_secs(5),
-        rate: RequestsPerSecond::new(10.0).unwrap(),
+        rate: RequestsPerSecond::new(10.0).ok(),
         rate_mode: RateMode::default(),
         queue_limit: None,
         variant: None,

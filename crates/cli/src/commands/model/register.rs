@@ -38,7 +38,7 @@ Examples:
   packhorse model register minilm.json --artifact minilm.pt --slo-ms 150 --rate-rps 80
   packhorse model register minilm.json --artifact minilm.pt --family sentences --accuracy 78.9")]
 pub(crate) struct RegisterArgs {
-    /// JSON file with the model's name, signature, SLO and rate
+    /// JSON file with the model's name, signature and SLO
     #[arg(value_name = "SPEC.json")]
     spec: PathBuf,
     /// TorchScript or `.pt2` file to upload; without it SPEC.json names an uploaded artifact or a file on the gateway's machine
@@ -47,10 +47,10 @@ pub(crate) struct RegisterArgs {
     /// Latency objective (SLO) in milliseconds; replaces that of SPEC.json
     #[arg(long, value_name = "MS")]
     slo_ms: Option<f64>,
-    /// Expected rate, in requests per second; replaces that of SPEC.json
+    /// Reserved rate, in requests per second; replaces that of SPEC.json [default: none: the model is planned for its measured rate]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_rps: Option<RequestsPerSecond>,
-    /// Rate to plan for: declared, measured, max (the larger of the two) or min; replaces that of SPEC.json [default: max]
+    /// Rate to plan for beside a reservation: declared, measured, max (the larger of the two) or min; replaces that of SPEC.json [default: max]
     #[arg(long, value_name = "MODE")]
     rate_mode: Option<RateMode>,
     /// Most requests that may wait for the model; replaces that of SPEC.json [default: the gateway's --queue-limit]

@@ -156,15 +156,15 @@ impl RepositoryVersion {
             return change(admin, earlier, &wanted, is_newest).await;
         }
         upload(admin, &file).await?;
-        let outcome = if earlier.is_some() {
-            admin.replace_model(&wanted).await?;
-            "registered again: its file or signature has changed"
+        let (view, outcome) = if earlier.is_some() {
+            let view = admin.replace_model(&wanted).await?;
+            (view, "registered again: its file or signature has changed")
         } else {
-            admin.register_model(&wanted).await?;
-            "registered"
+            (admin.register_model(&wanted).await?, "registered")
         };
         report(&wanted.name, version, outcome);
-        Ok(())
+        // A new version has what the one before it had, where the folder says nothing of it.
+        change(admin, &view, &wanted, is_newest).await
     }
 }
 
