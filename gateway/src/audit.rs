@@ -64,6 +64,7 @@ impl Act {
                     "slo_ms": millis(spec.slo),
                     "rate_rps": spec.rate,
                     "rate": spec.rate_mode.as_str(),
+                    "priority": spec.priority,
                     "queue_limit": spec.queue_limit,
                     "family": spec.family(),
                     "accuracy": spec.variant.as_ref().map(|variant| variant.accuracy),
@@ -150,6 +151,9 @@ fn changes(change: &ModelSpecChange) -> Value {
     }
     if let Some(mode) = change.rate_mode {
         changes["rate"] = json!(mode.as_str());
+    }
+    if let Some(priority) = change.priority {
+        changes["priority"] = json!(priority);
     }
     if let Some(limit) = change.queue_limit {
         changes["queue_limit"] = json!(limit);

@@ -6,8 +6,9 @@ use std::{path::Path, time::Duration};
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeMetric, Datatype, DeviceReport, Dim, Discipline, Generation,
-    ModelId, ModelSpec, Padding, Percent, PolicyOptions, ProfileTable, Program, RateMode, Replica,
-    ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec, VariantOf,
+    ModelId, ModelSpec, Padding, Percent, PolicyOptions, Priority, ProfileTable, Program, RateMode,
+    Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
+    VariantOf,
 };
 use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
 use packhorse_estimator::OperatorGraph;
@@ -46,6 +47,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         slo: Duration::from_micros(150_500),
         rate: RequestsPerSecond::new(12.25).ok(),
         rate_mode: RateMode::Measured,
+        priority: Priority::new(8).unwrap(),
         queue_limit: Some(77),
         variant: Some(variant(81.5)),
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
-    ModelName, ModelVersion, Padding, Percent, RateMode, ReplicaId, ReplicaState,
+    ModelName, ModelVersion, Padding, Percent, Priority, RateMode, ReplicaId, ReplicaState,
     RequestsPerSecond, Split, Sticky, TensorSpec, Verification,
 };
 use serde::{Deserialize, Deserializer, Serialize};
@@ -47,6 +47,12 @@ pub struct ModelRegistration {
     /// or in place of a registered one. It has no effect without `rate_rps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateMode>,
+    /// The priority over other models, 0 to 9: where devices do not suffice for all, a plan serves models of a higher priority first, and what a
+    /// model reserves may be taken from models of a lower one. If absent, that of the newest version, and 5 for the first
+    /// one or in place of a registered one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, maximum = 9)]
+    pub priority: Option<Priority>,
     /// The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's
     /// `--queue-limit` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,7 +110,7 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
     Ok(tensors.into_iter().map(spec).collect())
 }
 
-/// Changes the SLO, rate, rate mode, queue limit, family, accuracy or split of a model. Absent fields stay unchanged.
+/// Changes the SLO, reserved rate, rate mode, priority, queue limit, family, accuracy or split of a model. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {
@@ -123,6 +129,10 @@ pub struct ModelChange {
     /// The rate to plan for beside a reservation: `declared`, `measured`, `max` or `min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateMode>,
+    /// The priority over other models, 0 to 9.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, maximum = 9)]
+    pub priority: Option<Priority>,
     /// The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
     #[serde(
         default,
@@ -203,6 +213,10 @@ pub struct ModelView {
     /// The rate to plan for beside a reservation: `declared`, `measured`, `max` or `min`.
     #[serde(default)]
     pub rate: RateMode,
+    /// The priority over other models, 0 to 9.
+    #[serde(default)]
+    #[schema(value_type = u32, maximum = 9)]
+    pub priority: Priority,
     /// The measured rate; null before the model's requests were counted.
     #[serde(default)]
     pub measured: Option<MeasuredRateView>,

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactDigest, Dim, ModelId, ModelName, RequestsPerSecond, Shape, TensorSpec, VariantOf,
+    ArtifactDigest, Dim, ModelId, ModelName, Priority, RequestsPerSecond, Shape, TensorSpec,
+    VariantOf,
 };
 
 /// The index of a model in a [`Problem`](crate::Problem).
@@ -41,6 +42,8 @@ pub struct ModelSpec {
     pub rate: Option<RequestsPerSecond>,
     /// The part that the reserved rate has beside the measured one in the rate that placement plans for.
     pub rate_mode: RateMode,
+    /// The priority of what the model needs and reserves over what other models do.
+    pub priority: Priority,
     /// The largest number of waiting requests; one more is refused. With `None` the gateway's limit for any model holds.
     pub queue_limit: Option<u32>,
     /// The family that the model is a variant of, and its accuracy; none if it is in no family.
@@ -392,6 +395,7 @@ mod tests {
             slo: Duration::from_millis(100),
             rate: RequestsPerSecond::new(10.0).ok(),
             rate_mode: RateMode::default(),
+            priority: Priority::default(),
             queue_limit: None,
             variant: None,
         }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ModelId, ModelName, ModelSpec, ModelVersion, Program, RateMode, RequestsPerSecond, by_accuracy,
+    ModelId, ModelName, ModelSpec, ModelVersion, Priority, Program, RateMode, RequestsPerSecond,
+    by_accuracy,
 };
 use packhorse_estimator::OperatorGraph;
 
@@ -165,6 +166,12 @@ impl Models {
         let sum = reserved.iter().map(|rate| rate.get()).sum();
         let rate = RequestsPerSecond::new(sum).unwrap_or(*first);
         Some(DeclaredRate { rate, mode })
+    }
+
+    /// Returns the priority of a model's newest version, which all versions have.
+    pub(crate) fn priority(&self, name: &ModelName) -> Priority {
+        let newest = self.newest(name);
+        newest.map_or_else(Priority::default, |model| model.spec.priority)
     }
 
     /// Replaces the specification of a model. Returns the earlier one; `None` if the model was removed meanwhile.

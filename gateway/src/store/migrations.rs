@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 15] = migrations![
+const FILES: [(&str, &str, &str); 16] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -31,6 +31,7 @@ const FILES: [(&str, &str, &str); 15] = migrations![
     "0013" "variants",
     "0014" "key_limits",
     "0015" "reservations",
+    "0016" "priority",
 ];
 
 /// Brings a database to this version's tables.

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 07aa57d6fb90aeeaee9956fa24e5c5ffb4f73fca8555b48eddb1bdf4e9b8ff89) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 6352a18372f6d83cee8823027a377915de3ad9cbf9a51cb6b76c9cf2be627d7e) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -729,7 +729,7 @@ export interface components {
              */
             rate_rps: number;
         };
-        /** @description Changes the SLO, rate, rate mode, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
+        /** @description Changes the SLO, reserved rate, rate mode, priority, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
         ModelChange: {
             /**
              * Format: double
@@ -738,6 +738,11 @@ export interface components {
             accuracy?: number | null;
             /** @description The family that the model is a variant of; null takes it out of its family. It belongs to all versions: not with `?version`. */
             family?: string | null;
+            /**
+             * Format: int32
+             * @description The priority over other models, 0 to 9.
+             */
+            priority?: number | null;
             /**
              * Format: int32
              * @description The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
@@ -900,6 +905,13 @@ export interface components {
             outputs: components["schemas"]["TensorSpec"][];
             /**
              * Format: int32
+             * @description The priority over other models, 0 to 9: where devices do not suffice for all, a plan serves models of a higher priority first, and what a
+             *     model reserves may be taken from models of a lower one. If absent, that of the newest version, and 5 for the first
+             *     one or in place of a registered one.
+             */
+            priority?: number | null;
+            /**
+             * Format: int32
              * @description The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's
              *     `--queue-limit` applies.
              */
@@ -992,6 +1004,11 @@ export interface components {
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
             predicted?: components["schemas"]["PredictedGoodputView"] | null;
+            /**
+             * Format: int32
+             * @description The priority over other models, 0 to 9.
+             */
+            priority?: number;
             /** @description The kinds of device for which the model has a measured or imported profile. */
             profiled_on: string[];
             /** @description The measurements that are assigned to a device and not finished. */

@@ -14,7 +14,7 @@ import { Card, Confirm, Empty, Field, Figure, Loading, Modal, NumberField, Page,
 import { href, modelHref, navigate, useRoute } from "../ui/route";
 import { Stages } from "../ui/stages";
 import { type Column, Table } from "../ui/table";
-import { RateModeField, Register, RESERVATION_HINT } from "./register";
+import { DEFAULT_PRIORITY, PRIORITY_HINT, RateModeField, Register, RESERVATION_HINT } from "./register";
 
 /** The number of requests that the distributions are made of. */
 const REQUESTS = 2000;
@@ -459,6 +459,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
   const [slo, setSlo] = useState(String(model.slo_ms));
   const [reserved, setReserved] = useState(String(model.rate_rps ?? ""));
   const [mode, setMode] = useState<RateMode>(model.rate ?? "max");
+  const [priority, setPriority] = useState(String(model.priority ?? DEFAULT_PRIORITY));
   const [accuracy, setAccuracy] = useState(String(model.accuracy ?? ""));
   const [limit, setLimit] = useState(model.queue_limit ? String(model.queue_limit) : "");
   const change = useAction(async () => {
@@ -466,6 +467,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
     if (Number(slo) !== model.slo_ms) body.slo_ms = Number(slo);
     if (reserved !== String(model.rate_rps ?? "")) body.rate_rps = reserved === "" ? null : Number(reserved);
     if (mode !== (model.rate ?? "max")) body.rate = mode;
+    if (Number(priority) !== (model.priority ?? DEFAULT_PRIORITY)) body.priority = Number(priority);
     if (model.family && Number(accuracy) !== model.accuracy) body.accuracy = Number(accuracy);
     if (limit !== (model.queue_limit ? String(model.queue_limit) : "")) body.queue_limit = limit === "" ? null : Number(limit);
     store.adoptModel(await call<ModelView>("PATCH", `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`, body));
@@ -486,6 +488,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
           </div>
           <div className="fields">
             <RateModeField mode={mode} onChange={setMode} />
+            <NumberField label="Priority" hint={PRIORITY_HINT} value={priority} min={0} max={9} step={1} onChange={setPriority} />
             <Field label="Queue limit (requests)" hint="empty: the gateway's default">
               {(id) => <input id={id} type="number" min={1} max={1000000} step={1} value={limit} onChange={(event) => setLimit(event.target.value)} />}
             </Field>

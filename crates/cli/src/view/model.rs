@@ -104,6 +104,7 @@ pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Res
             },
         ),
     ]);
+    table.add_row(["priority", &model.priority.to_string()]);
     if model.family.is_some() {
         table.add_row(["variant of", &variant_text(model)]);
     }

@@ -292,6 +292,20 @@ async fn show_update_and_remove_name_the_version_they_mean() {
         .await;
     let args = ["model", "update", "m", "--rate-rps", "none"];
     assert_eq!(gateway.run(&args).code, 0);
+    let urgent = admin("PATCH", "/v1/models/m").and(body_json(json!({"priority": 7})));
+    urgent
+        .respond_with(view.clone())
+        .expect(1)
+        .mount(&gateway.server)
+        .await;
+    assert_eq!(
+        gateway
+            .run(&["model", "update", "m", "--priority", "7"])
+            .code,
+        0
+    );
+    let wrong = gateway.run(&["model", "update", "m", "--priority", "10"]);
+    assert!(wrong.stderr.contains("from 0 to 9"), "{}", wrong.stderr);
     let wrong = gateway.run(&["model", "update", "m", "--rate-rps", "-1"]);
     assert!(wrong.stderr.contains("or `none`"), "{}", wrong.stderr);
     for (limit, asked) in [("64", json!(64)), ("default", json!(null))] {

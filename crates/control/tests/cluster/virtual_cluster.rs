@@ -23,7 +23,7 @@ use crate::{
 };
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, DeviceReport, ModelId, ModelName, ModelSpec, ModelState, NodeName,
-    Program, RateMode, ReplicaId, RequestsPerSecond, Time, WantedState,
+    Priority, Program, RateMode, ReplicaId, RequestsPerSecond, Time, WantedState,
 };
 use packhorse_control::{
     Assumptions, Command, CommandError, ComputedWork, Config, Controller, Effect, Event, LinkState,
@@ -979,6 +979,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
         slo: Duration::from_millis(200),
         rate: RequestsPerSecond::new(rate).ok(),
         rate_mode: RateMode::Max,
+        priority: Priority::default(),
         queue_limit: None,
         variant: None,
     }

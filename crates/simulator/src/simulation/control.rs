@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use packhorse_cluster::{
     ArtifactDigest, Datatype, DemandedModel, Device, DeviceId, DeviceIndex, DeviceReport, Dim,
     Discipline, Generation, Mixed, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan,
-    PlannedReplica, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase,
+    PlannedReplica, Priority, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase,
     RequestsPerSecond, Scheduling, TensorSpec, Time, VariantMix, VariantOf, WantedState,
 };
 use packhorse_control::{
@@ -348,6 +348,7 @@ pub(super) fn model_spec(
         slo: model.slo,
         rate: Some(reachable_rate(scenario, model.rate)),
         rate_mode,
+        priority: Priority::default(),
         queue_limit: None,
         variant: variant_of(scenario, &model.id),
     }

@@ -409,6 +409,42 @@ async fn a_model_without_a_reservation_is_planned_for_what_is_measured() {
 }
 
 #[tokio::test]
+async fn a_priority_is_5_until_it_is_changed_and_that_of_all_versions() {
+    let gateway = Gateway::start().await;
+    assert_eq!(gateway.register("m").await["priority"], 5);
+    let mut urgent = registration("n", gateway.upload(b"a file").await);
+    urgent["priority"] = json!(9);
+    let view = gateway.post("/v1/models", &urgent).await.ok(201);
+    assert_eq!(view["priority"], 9);
+    for bad in [json!(10), json!(-1), json!("high"), json!(2.5)] {
+        let change = json!({"priority": bad});
+        let message = gateway.patch("/v1/models/m", &change).await.error(400);
+        assert!(message.starts_with("priority: "), "{message}");
+        urgent["priority"] = bad;
+        let message = gateway.post("/v1/models", &urgent).await.error(400);
+        assert!(message.starts_with("priority: "), "{message}");
+    }
+    let ten = json!({"priority": 10});
+    let message = gateway.patch("/v1/models/m", &ten).await.error(400);
+    assert!(message.contains("from 0 to 9, got 10"), "{message}");
+    let change = json!({"priority": 0});
+    let view = gateway.patch("/v1/models/n", &change).await.ok(200);
+    assert_eq!(view["priority"], 0);
+
+    // A version of the same model has it, too, also after a restart.
+    let gateway = gateway.restarted().await;
+    let mut newer = registration("n", gateway.upload(b"a file").await);
+    newer["version"] = json!(2);
+    let view = gateway.post("/v1/models", &newer).await.ok(201);
+    assert_eq!(view["priority"], 0);
+    let older = gateway.patch("/v1/models/n?version=1", &change).await;
+    assert!(older.error(400).contains("its newest, version 2"));
+    let slower = json!({"slo_ms": 300});
+    let view = gateway.patch("/v1/models/n", &slower).await.ok(200);
+    assert_eq!(view["priority"], 0);
+}
+
+#[tokio::test]
 async fn versions_stand_beside_each_other_and_the_newest_is_meant() {
     let gateway = Gateway::start().await;
     let digest = gateway.upload(b"a file").await;

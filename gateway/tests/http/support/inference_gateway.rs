@@ -8,8 +8,8 @@ use axum::{
     middleware::map_request,
 };
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding, Profile,
-    Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
+    ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding, Priority,
+    Profile, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
     TensorSpec,
 };
 use packhorse_control::{LinkState, ServeChange, Target};
@@ -106,6 +106,7 @@ pub(crate) fn model(
         slo: Duration::from_secs(5),
         rate: RequestsPerSecond::new(10.0).ok(),
         rate_mode: RateMode::default(),
+        priority: Priority::default(),
         queue_limit: None,
         variant: None,
     };

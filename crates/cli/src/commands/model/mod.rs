@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use packhorse_api::ModelChange;
 use packhorse_cluster::{
-    ModelName, ModelVersion, Percent, RateMode, RequestsPerSecond, Split, Sticky,
+    ModelName, ModelVersion, Percent, Priority, RateMode, RequestsPerSecond, Split, Sticky,
 };
 
 use self::register::RegisterArgs;
@@ -32,7 +32,7 @@ pub(crate) enum ModelCommand {
     /// Show a model: its signature, its replicas, and the reason if it is not ready
     #[command(after_help = "Example:\n  packhorse model show minilm --version 2")]
     Show(ModelRef),
-    /// Change the SLO, the reserved rate, the rate mode or the queue limit of a model
+    /// Change the SLO, the reserved rate, the rate mode, the priority or the queue limit of a model
     #[command(
         after_help = "Examples:\n  packhorse model update minilm --slo-ms 150 --rate-rps 80\n  packhorse model update minilm --rate-rps none"
     )]
@@ -69,7 +69,7 @@ pub(crate) struct ModelRef {
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "queue_limit", "family", "no_family", "accuracy"])]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "priority", "queue_limit", "family", "no_family", "accuracy"])]
 pub(crate) struct UpdateArgs {
     #[command(flatten)]
     model: ModelRef,
@@ -82,6 +82,9 @@ pub(crate) struct UpdateArgs {
     /// Rate to plan for beside a reservation: declared, measured, max (the larger of the two) or min (the smaller)
     #[arg(long, value_name = "MODE")]
     rate_mode: Option<RateMode>,
+    /// Priority over other models, 0 to 9
+    #[arg(long, value_name = "N")]
+    priority: Option<Priority>,
     /// Most requests that may wait for the model; `default` is the gateway's --queue-limit
     #[arg(long, value_name = "N|default", value_parser = parse_queue_limit)]
     queue_limit: Option<QueueLimit>,
@@ -191,6 +194,7 @@ impl ModelCommand {
                     slo_ms: args.slo_ms,
                     rate_rps: args.rate_rps.map(|Reservation(rate)| rate),
                     rate: args.rate_mode,
+                    priority: args.priority,
                     queue_limit: args.queue_limit.map(|QueueLimit(limit)| limit),
                     family: args.family.map(Some).or(args.no_family.then_some(None)),
                     accuracy: args.accuracy,

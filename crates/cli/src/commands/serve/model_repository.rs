@@ -176,7 +176,7 @@ fn is_same_program(registered: &ModelView, wanted: &ModelRegistration) -> bool {
         && registered.outputs == wanted.outputs
 }
 
-/// Changes what differs in SLO, rate, queue limit, family and accuracy. Rate and family are those of the newest version.
+/// Changes what differs in SLO, rate, priority, queue limit, family and accuracy. Rate, priority and family are those of the newest version.
 async fn change(
     admin: &AdminClient,
     registered: &ModelView,
@@ -184,10 +184,12 @@ async fn change(
     is_newest: bool,
 ) -> anyhow::Result<()> {
     let rate = wanted.rate.unwrap_or_default();
+    let priority = wanted.priority.unwrap_or_default();
     let mut change = ModelChange {
         slo_ms: differing(wanted.slo_ms, &registered.slo_ms),
         rate_rps: differing(wanted.rate_rps, &registered.rate_rps).filter(|_| is_newest),
         rate: differing(rate, &registered.rate).filter(|_| is_newest),
+        priority: differing(priority, &registered.priority).filter(|_| is_newest),
         queue_limit: differing(wanted.queue_limit, &registered.queue_limit),
         accuracy: wanted
             .accuracy
