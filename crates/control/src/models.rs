@@ -153,9 +153,10 @@ impl Models {
         let spec = &self.representative(name)?.spec;
         let variants = self.variants(name);
         let reserved = variants.iter().filter_map(|variant| variant.spec.rate);
-        let reserved: Vec<RequestsPerSecond> = match variants.is_empty() {
-            true => spec.rate.into_iter().collect(),
-            false => reserved.collect(),
+        let reserved: Vec<RequestsPerSecond> = if variants.is_empty() {
+            spec.rate.into_iter().collect()
+        } else {
+            reserved.collect()
         };
         let (Some(first), mode) = (reserved.first(), spec.rate_mode) else {
             return Some(DeclaredRate {
