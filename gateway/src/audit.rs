@@ -62,8 +62,9 @@ impl Act {
                     "artifact_bytes": bytes,
                     "max_batch_size": program.max_batch_size,
                     "slo_ms": millis(spec.slo),
-                    "rate_rps": spec.rate.get(),
+                    "rate_rps": spec.rate,
                     "rate": spec.rate_mode.as_str(),
+                    "priority": spec.priority,
                     "queue_limit": spec.queue_limit,
                     "family": spec.family(),
                     "accuracy": spec.variant.as_ref().map(|variant| variant.accuracy),
@@ -146,10 +147,13 @@ fn changes(change: &ModelSpecChange) -> Value {
         changes["slo_ms"] = json!(millis(slo));
     }
     if let Some(rate) = change.rate {
-        changes["rate_rps"] = json!(rate.get());
+        changes["rate_rps"] = json!(rate);
     }
     if let Some(mode) = change.rate_mode {
         changes["rate"] = json!(mode.as_str());
+    }
+    if let Some(priority) = change.priority {
+        changes["priority"] = json!(priority);
     }
     if let Some(limit) = change.queue_limit {
         changes["queue_limit"] = json!(limit);

@@ -6,8 +6,9 @@ use std::{path::Path, time::Duration};
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeMetric, Datatype, DeviceReport, Dim, Discipline, Generation,
-    ModelId, ModelSpec, Padding, Percent, PolicyOptions, ProfileTable, Program, RateMode, Replica,
-    ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec, VariantOf,
+    ModelId, ModelSpec, Padding, Percent, PolicyOptions, Priority, ProfileTable, Program, RateMode,
+    Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
+    VariantOf,
 };
 use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
 use packhorse_estimator::OperatorGraph;
@@ -44,8 +45,9 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
             outputs: vec![tensor("c", None)],
         },
         slo: Duration::from_micros(150_500),
-        rate: RequestsPerSecond::new(12.25).unwrap(),
+        rate: RequestsPerSecond::new(12.25).ok(),
         rate_mode: RateMode::Measured,
+        priority: Priority::new(8).unwrap(),
         queue_limit: Some(77),
         variant: Some(variant(81.5)),
     }
@@ -307,7 +309,7 @@ async fn models_change_fail_and_go_with_their_profiles() {
         .upsert_profiles(&profiles, &KernelTable::default())
         .await
         .unwrap();
-    let rate = RequestsPerSecond::new(9.0).unwrap();
+    let rate = RequestsPerSecond::new(9.0).ok();
     let slo = Duration::from_millis(33);
     let changed = ModelSpec {
         slo,
@@ -372,6 +374,37 @@ async fn a_store_from_before_families_gets_models_that_are_in_none() {
         ..spec("m:1", digest(1))
     };
     assert_eq!(models[0].spec, expected);
+}
+
+#[tokio::test]
+async fn a_store_from_before_reservations_keeps_its_rates_and_takes_models_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    store.insert_artifact(digest(1), 1).await.unwrap();
+    store.insert_model(&spec("m:1", digest(1))).await.unwrap();
+    drop(store);
+    let file = folder.path().join("packhorse.db");
+    let url = format!("sqlite://{}", file.display());
+    let mut old = sqlx::SqliteConnection::connect(&url).await.unwrap();
+    for statement in [
+        "ALTER TABLE models ADD COLUMN old_rps DOUBLE PRECISION NOT NULL DEFAULT 0",
+        "UPDATE models SET old_rps = rate_rps",
+        "ALTER TABLE models DROP COLUMN rate_rps",
+        "ALTER TABLE models RENAME COLUMN old_rps TO rate_rps",
+        "DELETE FROM _sqlx_migrations WHERE version = 15",
+    ] {
+        old.execute(statement).await.unwrap();
+    }
+    old.close().await.unwrap();
+    let store = open(folder.path()).await;
+    let without = ModelSpec {
+        rate: None,
+        ..spec("n:1", digest(1))
+    };
+    store.insert_model(&without).await.unwrap();
+    let models = store.models().await.unwrap();
+    assert_eq!(models[0].spec, spec("m:1", digest(1)));
+    assert_eq!(models[1].spec, without);
 }
 
 #[tokio::test]

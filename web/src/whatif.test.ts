@@ -44,3 +44,9 @@ test("a model to add has the rate and the SLO of the one that it is like, until 
 test("an address that is none changes nothing", () => {
   for (const text of [null, "", "{", "3", "null"]) expect(readWhatIf(text)).toEqual(NOTHING);
 });
+
+test("a load applies to the planned rate of a model without a reservation", () => {
+  const measured = { ...model("a", 1, 0), rate_rps: null, measured: { rate_rps: 3, low_rps: 2, high_rps: 4, planned_rps: 3.5 } };
+  const unmeasured = { ...model("b", 1, 0), rate_rps: null, measured: null };
+  expect(previewOf({ ...NOTHING, load: 2 }, [measured, unmeasured])).toEqual({ models: [{ name: "a", rate_rps: 7 }, { name: "b", rate_rps: 2 }] });
+});

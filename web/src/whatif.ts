@@ -23,13 +23,18 @@ export interface WhatIf {
 
 export const NOTHING: WhatIf = { policy: "", discipline: "", load: 1, models: {}, devices: {} };
 
+/** Returns the rate that a what-if begins with: the reserved one, else the one that the next plan is made for. */
+export function baseRate(model: ModelView): number {
+  return model.rate_rps ?? model.measured?.planned_rps ?? 1;
+}
+
 /** Returns the body for `POST /v1/plans/preview`. */
 export function previewOf(whatIf: WhatIf, models: Iterable<ModelView>): PlanPreviewRequest {
   const newest = newestVersions(models);
   const changed = [...newest.values()].flatMap((model) => {
     const change = whatIf.models[model.name];
     if (change?.removed) return [];
-    const rate = change?.rate ?? (whatIf.load === 1 ? undefined : model.rate_rps * whatIf.load);
+    const rate = change?.rate ?? (whatIf.load === 1 ? undefined : baseRate(model) * whatIf.load);
     if (rate === undefined && change?.slo === undefined) return [];
     return [{ name: model.name, ...(rate !== undefined && { rate_rps: rate }), ...(change?.slo !== undefined && { slo_ms: change.slo }) }];
   });
@@ -50,7 +55,7 @@ export function addedModels(whatIf: WhatIf, newest: ReadonlyMap<string, ModelVie
   return Object.entries(whatIf.models).flatMap(([name, { like, rate, slo }]) => {
     const model = like === undefined ? undefined : newest.get(like);
     if (like === undefined || !model || newest.has(name)) return [];
-    return [{ name, like, rate: rate ?? model.rate_rps * whatIf.load, slo: slo ?? model.slo_ms }];
+    return [{ name, like, rate: rate ?? baseRate(model) * whatIf.load, slo: slo ?? model.slo_ms }];
   });
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
-    ModelName, ModelVersion, Padding, Percent, RateMode, ReplicaId, ReplicaState,
+    ModelName, ModelVersion, Padding, Percent, Priority, RateMode, ReplicaId, ReplicaState,
     RequestsPerSecond, Split, Sticky, TensorSpec, Verification,
 };
 use serde::{Deserialize, Deserializer, Serialize};
@@ -36,13 +36,23 @@ pub struct ModelRegistration {
     /// The latency objective (SLO) in milliseconds, end to end at the gateway; above 0 and at most 60000.
     #[schema(exclusive_minimum = 0, maximum = 60000, example = 200)]
     pub slo_ms: f64,
-    /// The declared request rate, in requests per second.
-    #[schema(value_type = f64, minimum = 0, example = 50)]
-    pub rate_rps: RequestsPerSecond,
-    /// The rate to plan for: `declared`, `measured` (the declared rate counts only until enough is measured), `max` (the larger of the
-    /// two) or `min` (the smaller). If absent, that of the newest version, and `max` for the first one or in place of a registered one.
+    /// The reserved request rate, in requests per second: capacity that is kept free for the model. If absent, that of the newest version;
+    /// the first one, or one in place of a registered one, is then planned for its measured rate, and for 1 request per second until
+    /// requests are measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>, minimum = 0, maximum = 1_000_000_000, example = 50)]
+    pub rate_rps: Option<RequestsPerSecond>,
+    /// The rate to plan for beside a reservation: `declared` (the reserved rate), `measured` (the reserved rate counts only until enough is
+    /// measured), `max` (the larger of the two) or `min` (the smaller). If absent, that of the newest version, and `max` for the first one
+    /// or in place of a registered one. It has no effect without `rate_rps`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateMode>,
+    /// The priority over other models, 0 to 9: where devices do not suffice for all, a plan serves models of a higher priority first, and what a
+    /// model reserves may be taken from models of a lower one. If absent, that of the newest version, and 5 for the first
+    /// one or in place of a registered one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, maximum = 9)]
+    pub priority: Option<Priority>,
     /// The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's
     /// `--queue-limit` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -100,7 +110,7 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
     Ok(tensors.into_iter().map(spec).collect())
 }
 
-/// Changes the SLO, rate, rate mode, queue limit, family, accuracy or split of a model. Absent fields stay unchanged.
+/// Changes the SLO, reserved rate, rate mode, priority, queue limit, family, accuracy or split of a model. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {
@@ -108,13 +118,21 @@ pub struct ModelChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0, maximum = 60000)]
     pub slo_ms: Option<f64>,
-    /// The declared request rate, in requests per second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 0)]
-    pub rate_rps: Option<RequestsPerSecond>,
-    /// The rate to plan for: `declared`, `measured`, `max` or `min`.
+    /// The reserved request rate, in requests per second; null removes the reservation, so that the model is planned for its measured rate.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<f64>, minimum = 0, maximum = 1_000_000_000)]
+    pub rate_rps: Option<Option<RequestsPerSecond>>,
+    /// The rate to plan for beside a reservation: `declared`, `measured`, `max` or `min`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateMode>,
+    /// The priority over other models, 0 to 9.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, maximum = 9)]
+    pub priority: Option<Priority>,
     /// The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
     #[serde(
         default,
@@ -188,12 +206,17 @@ pub struct ModelView {
     pub max_batch_size: u32,
     /// The latency objective (SLO) in milliseconds.
     pub slo_ms: f64,
-    /// The declared request rate, in requests per second.
-    #[schema(value_type = f64)]
-    pub rate_rps: RequestsPerSecond,
-    /// The rate to plan for: `declared`, `measured`, `max` or `min`.
+    /// The reserved request rate, in requests per second; null without a reservation, where the model is planned for its measured rate.
+    #[serde(default)]
+    #[schema(value_type = Option<f64>)]
+    pub rate_rps: Option<RequestsPerSecond>,
+    /// The rate to plan for beside a reservation: `declared`, `measured`, `max` or `min`.
     #[serde(default)]
     pub rate: RateMode,
+    /// The priority over other models, 0 to 9.
+    #[serde(default)]
+    #[schema(value_type = u32, maximum = 9)]
+    pub priority: Priority,
     /// The measured rate; null before the model's requests were counted.
     #[serde(default)]
     pub measured: Option<MeasuredRateView>,
@@ -254,7 +277,7 @@ pub struct MeasuredRateView {
     pub low_rps: f64,
     /// The upper end of that interval.
     pub high_rps: f64,
-    /// The rate that the next plan is made for, which follows from the measured and the declared one.
+    /// The rate that the next plan is made for, which follows from the measured and the reserved one.
     pub planned_rps: f64,
 }
 

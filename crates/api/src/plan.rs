@@ -210,7 +210,7 @@ pub struct PreviewModel {
     #[schema(value_type = Option<f64>)]
     pub rate_rps: Option<RequestsPerSecond>,
     /// The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
-    /// and rate where they are absent. Absent for a registered model.
+    /// and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub profile_of: Option<ModelName>,

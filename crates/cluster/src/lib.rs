@@ -16,6 +16,7 @@ mod node_state;
 mod observation;
 mod plan;
 mod policy_options;
+mod priority;
 mod problem;
 mod profile;
 mod replica;
@@ -45,6 +46,7 @@ pub use policy_options::{
     BatchStep, ComputeMetric, ComputeShareMode, Effort, EffortError, LatencyModel, Objective,
     PolicyOptions, UnknownOptionValue,
 };
+pub use priority::{Priority, PriorityError};
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileSource, ProfileTable};
 pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};

@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactDigest, Dim, ModelId, ModelName, RequestsPerSecond, Shape, TensorSpec, VariantOf,
+    ArtifactDigest, Dim, ModelId, ModelName, Priority, RequestsPerSecond, Shape, TensorSpec,
+    VariantOf,
 };
 
 /// The index of a model in a [`Problem`](crate::Problem).
@@ -37,31 +38,33 @@ pub struct ModelSpec {
     pub program: Program,
     /// The latency objective (SLO), end to end at the gateway.
     pub slo: Duration,
-    /// The declared request rate.
-    pub rate: RequestsPerSecond,
-    /// The part that the declared rate has beside the measured one in the rate that placement plans for.
+    /// The reserved request rate; none if the model is planned for its measured rate alone.
+    pub rate: Option<RequestsPerSecond>,
+    /// The part that the reserved rate has beside the measured one in the rate that placement plans for.
     pub rate_mode: RateMode,
+    /// The priority of what the model needs and reserves over what other models do.
+    pub priority: Priority,
     /// The largest number of waiting requests; one more is refused. With `None` the gateway's limit for any model holds.
     pub queue_limit: Option<u32>,
     /// The family that the model is a variant of, and its accuracy; none if it is in no family.
     pub variant: Option<VariantOf>,
 }
 
-/// The part that a model's declared rate has beside the measured one in the rate that placement plans for.
+/// The part that a model's reserved rate has beside the measured one in the rate that placement plans for.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum RateMode {
-    /// The declared rate is planned for, whatever is measured.
+    /// The reserved rate is planned for, whatever is measured.
     Declared,
-    /// The measured rate is planned for; the declared one counts only until enough requests are measured.
+    /// The measured rate is planned for; the reserved one counts only until enough requests are measured.
     Measured,
-    /// The larger of the two is planned for: the declared rate is the floor.
+    /// The larger of the two is planned for: the reserved rate is the floor.
     #[default]
     Max,
-    /// The smaller of the two is planned for: the declared rate is the ceiling.
+    /// The smaller of the two is planned for: the reserved rate is the ceiling.
     Min,
 }
 
@@ -121,6 +124,14 @@ impl ModelSpec {
     pub const MAX_SLO: Duration = Duration::from_mins(1);
     /// The largest queue limit of a model, in requests.
     pub const MAX_QUEUE_LIMIT: u32 = 1_000_000;
+    /// The rate that a model without a reservation is planned for until its requests are measured, in requests/s. It is small, so that
+    /// newcomers take little from models that get requests.
+    pub const UNMEASURED_RATE: RequestsPerSecond = RequestsPerSecond::ONE;
+
+    /// Returns the rate that the model is expected to get before its requests are measured.
+    pub fn prior_rate(&self) -> RequestsPerSecond {
+        self.rate.unwrap_or(Self::UNMEASURED_RATE)
+    }
 
     /// Returns the name of the model's family, if it has one.
     pub fn family(&self) -> Option<&ModelName> {
@@ -382,8 +393,9 @@ mod tests {
                 outputs: vec![tensor("y")],
             },
             slo: Duration::from_millis(100),
-            rate: RequestsPerSecond::new(10.0).unwrap(),
+            rate: RequestsPerSecond::new(10.0).ok(),
             rate_mode: RateMode::default(),
+            priority: Priority::default(),
             queue_limit: None,
             variant: None,
         }

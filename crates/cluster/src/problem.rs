@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     ByteCount, Device, DeviceIndex, DeviceObservation, Discipline, ModelId, ModelIndex,
-    PlannedReplica, Profile, ProfileTable, RequestsPerSecond,
+    PlannedReplica, Priority, Profile, ProfileTable, RequestsPerSecond,
 };
 
 /// A model with the demand to plan for.
@@ -17,6 +17,8 @@ pub struct DemandedModel {
     /// The part of the rate that is measured, which no plan for others may take from the model; none where nothing is measured, and
     /// the rate counts as it is.
     pub need: Option<RequestsPerSecond>,
+    /// The priority of what the model needs and reserves over what other models do.
+    pub priority: Priority,
     /// The latency objective (SLO), end to end at the gateway.
     pub slo: Duration,
     /// The largest number of rows in one batch, at least 1.

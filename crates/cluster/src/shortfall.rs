@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{ByteCount, DeviceKind, RequestsPerSecond};
+use crate::{ByteCount, DeviceKind, Priority, RequestsPerSecond};
 
 /// The reason why a plan does not serve a model, or not all of its requests. `Display` gives the sentence that operators read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -214,6 +214,18 @@ pub enum Shortfall {
         planned: RequestsPerSecond,
         /// The model's rate.
         rate: RequestsPerSecond,
+    },
+    /// Models of a higher priority leave room for a part of what the model is measured to need.
+    #[error(
+        "{planned:.1} of {rate} requests/s are planned for: models of a higher priority than {priority} come first"
+    )]
+    HigherPriority {
+        /// The rate that the plan is made for.
+        planned: RequestsPerSecond,
+        /// The model's rate.
+        rate: RequestsPerSecond,
+        /// The model's priority.
+        priority: Priority,
     },
     /// The policy gives no reason why the goodput is below the rate.
     #[error("{goodput} of {rate} requests/s")]

@@ -232,6 +232,8 @@ bounded_f64!(
 impl RequestsPerSecond {
     /// No requests.
     pub const ZERO: Self = Self(0.0);
+    /// One request in each second.
+    pub const ONE: Self = Self(1.0);
 }
 
 impl Percent {

@@ -15,8 +15,9 @@ use std::{
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeShare, DeviceId, DeviceIndex, DeviceKind, DeviceReport,
     Generation, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan, PlannedReplica,
-    Profile, ProfileRow, ProfileTable, Program, RateMode, Replica, ReplicaId, ReplicaPhase,
-    ReplicaSpec, ReplicaState, ReplicaStatus, RequestsPerSecond, Scheduling, Time, VariantMix,
+    Priority, Profile, ProfileRow, ProfileTable, Program, RateMode, Replica, ReplicaId,
+    ReplicaPhase, ReplicaSpec, ReplicaState, ReplicaStatus, RequestsPerSecond, Scheduling, Time,
+    VariantMix,
 };
 use packhorse_control::{
     Assumptions, Command, Config, Controller, Effect, Event, LeaseClaim, LinkState, NodeReport,
@@ -98,8 +99,9 @@ fn spec(number: usize) -> ModelSpec {
             outputs: Vec::new(),
         },
         slo: Duration::from_millis(200),
-        rate: rate(10.0),
+        rate: Some(rate(10.0)),
         rate_mode: RateMode::Max,
+        priority: Priority::default(),
         queue_limit: None,
         variant: None,
     }

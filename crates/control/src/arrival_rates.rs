@@ -70,10 +70,10 @@ impl ArrivalRates {
         }
     }
 
-    /// Adds a version. Its declared rate is the prior of the model or family, unless that is measured already.
+    /// Adds a version. The rate that is expected of it is the prior of the model or family, unless that is measured already.
     pub(crate) fn add(&mut self, now: Time, spec: &ModelSpec) {
         let new = || MeasuredModel {
-            estimator: RateEstimator::new(now, spec.rate),
+            estimator: RateEstimator::new(now, spec.prior_rate()),
             need: RateEstimator::new(now, RequestsPerSecond::ZERO),
             assumed: None,
         };
@@ -81,10 +81,14 @@ impl ArrivalRates {
         self.models.entry(name.clone()).or_insert_with(new);
     }
 
-    /// Measures a model anew, because its declared rate was changed.
+    /// Measures a model anew, because its reserved rate was changed. A model that has lost its reservation keeps what is measured, which is
+    /// all that it is planned for now.
     pub(crate) fn begin_again(&mut self, now: Time, spec: &ModelSpec) {
         if let Some(model) = self.models.get_mut(spec.demand_name()) {
-            model.estimator = RateEstimator::new(now, spec.rate);
+            model.estimator = match spec.rate {
+                None if model.need.is_used() => model.need.clone(),
+                _ => RateEstimator::new(now, spec.prior_rate()),
+            };
         }
     }
 

@@ -240,6 +240,10 @@ impl<'a> MergedProblem<'a> {
             need: all()
                 .filter_map(|model| model.need)
                 .reduce(|sum, need| RequestsPerSecond::new(sum.get() + need.get()).unwrap_or(sum)),
+            priority: all()
+                .map(|model| model.priority)
+                .max()
+                .unwrap_or(first.priority),
             slo: all().map(|model| model.slo).min().unwrap_or(first.slo),
             max_batch_size: all()
                 .map(|model| model.max_batch_size)

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use packhorse_cluster::{
     ArtifactDigest, DeviceKind, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion,
-    NodeName, Percent, ProfileTable, RateMode, RequestsPerSecond, Scheduling, Split, Sticky,
+    NodeName, Percent, Priority, ProfileTable, RateMode, RequestsPerSecond, Scheduling, Split,
+    Sticky,
 };
 use packhorse_contention::PairTable;
 
@@ -54,10 +55,12 @@ pub enum Command {
 pub struct ModelSpecChange {
     /// The latency objective.
     pub slo: Option<Duration>,
-    /// The declared request rate.
-    pub rate: Option<RequestsPerSecond>,
-    /// The part that the declared rate has beside the measured one.
+    /// The reserved request rate; none inside removes the reservation.
+    pub rate: Option<Option<RequestsPerSecond>>,
+    /// The part that the reserved rate has beside the measured one.
     pub rate_mode: Option<RateMode>,
+    /// The priority over other models.
+    pub priority: Option<Priority>,
     /// The largest number of requests in the queue; none inside restores the gateway's limit.
     pub queue_limit: Option<Option<u32>>,
     /// The family of all versions; none inside takes the model out of its family.
@@ -140,9 +143,9 @@ pub enum CommandError {
     /// The model of this name does not have this version.
     #[error("model {0} has no version {1}")]
     UnknownVersion(ModelName, ModelVersion),
-    /// The declared rate belongs to the model's name, and the newest version has it.
+    /// The reserved rate and the priority belong to the model's name, and the newest version has them.
     #[error(
-        "rate_rps and rate belong to all versions of model {0} and are those of its newest, version {1}: change them without ?version"
+        "rate_rps, rate and priority belong to all versions of model {0} and are those of its newest, version {1}: change them without ?version"
     )]
     RateOfOlderVersion(ModelName, ModelVersion),
     /// The split was never changed.

@@ -127,7 +127,8 @@ impl Controller {
         if change.family.is_some() && version.is_some() {
             return Err(CommandError::FamilyOfVersion(name.clone()));
         }
-        if change.rate.is_some() || change.rate_mode.is_some() {
+        let of_name = change.rate.is_some() || change.rate_mode.is_some();
+        if of_name || change.priority.is_some() {
             let newest = self.state.models.find(name, None)?.version;
             if newest != id.version {
                 return Err(CommandError::RateOfOlderVersion(name.clone(), newest));
@@ -138,6 +139,7 @@ impl Controller {
         spec.slo = change.slo.unwrap_or(spec.slo);
         spec.rate = change.rate.unwrap_or(spec.rate);
         spec.rate_mode = change.rate_mode.unwrap_or(spec.rate_mode);
+        spec.priority = change.priority.unwrap_or(spec.priority);
         spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
         spec.variant = changed_variant(model.spec.variant.clone(), change)?;
         spec.validate()?;
@@ -404,7 +406,11 @@ impl Controller {
 
     fn model_changed(&mut self, now: Time, spec: ModelSpec) {
         let id = spec.program.model.clone();
-        let demand = (spec.slo, spec.rate, spec.rate_mode, spec.variant.clone());
+        let demand = |spec: &ModelSpec| {
+            let rate = (spec.rate, spec.rate_mode);
+            (spec.slo, rate, spec.priority, spec.variant.clone())
+        };
+        let demanded = demand(&spec);
         let Some(before) = self.state.models.change(spec) else {
             return;
         };
@@ -412,7 +418,7 @@ impl Controller {
             return;
         };
         if model.spec.rate != before.rate {
-            // The declared rate is the prior of the measured one.
+            // The reserved rate is the prior of the measured one.
             self.rates.begin_again(now, &model.spec);
         }
         if model.spec.family() != before.family() {
@@ -425,14 +431,7 @@ impl Controller {
         let change = ServeChange::Model(model.spec.clone());
         self.serve(change);
         self.announcements.changed_model(&id);
-        if demand
-            != (
-                before.slo,
-                before.rate,
-                before.rate_mode,
-                before.variant.clone(),
-            )
-        {
+        if demanded != demand(&before) {
             self.request_plan(now, PlanReason::ModelChanged(id));
         }
     }

@@ -6,7 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ModelId, ModelName, ModelSpec, ModelVersion, Program, RateMode, RequestsPerSecond, by_accuracy,
+    ModelId, ModelName, ModelSpec, ModelVersion, Priority, Program, RateMode, RequestsPerSecond,
+    by_accuracy,
 };
 use packhorse_estimator::OperatorGraph;
 
@@ -37,7 +38,7 @@ pub(crate) struct Models {
     family_of: BTreeMap<ModelName, ModelName>,
 }
 
-/// The rate that was declared for a model or a family, and what it counts.
+/// The rate that is reserved for a model or a family, or expected without a reservation, and what it counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct DeclaredRate {
     pub(crate) rate: RequestsPerSecond,
@@ -146,20 +147,32 @@ impl Models {
             .or_else(|| self.variants(name).into_iter().next())
     }
 
-    /// Returns the declared rate of a model, or the sum of those of a family's variants.
+    /// Returns the reserved rate of a model, or the sum of those of a family's variants. Without a reservation it is the rate that is
+    /// expected until requests are measured, and only the measured rate counts afterwards.
     pub(crate) fn declared(&self, name: &ModelName) -> Option<DeclaredRate> {
         let spec = &self.representative(name)?.spec;
-        let rate = match self.variants(name) {
-            variants if variants.is_empty() => spec.rate,
-            variants => {
-                let rates = variants.iter().map(|variant| variant.spec.rate.get());
-                RequestsPerSecond::new(rates.sum()).unwrap_or(spec.rate)
-            }
+        let variants = self.variants(name);
+        let reserved = variants.iter().filter_map(|variant| variant.spec.rate);
+        let reserved: Vec<RequestsPerSecond> = if variants.is_empty() {
+            spec.rate.into_iter().collect()
+        } else {
+            reserved.collect()
         };
-        Some(DeclaredRate {
-            rate,
-            mode: spec.rate_mode,
-        })
+        let (Some(first), mode) = (reserved.first(), spec.rate_mode) else {
+            return Some(DeclaredRate {
+                rate: ModelSpec::UNMEASURED_RATE,
+                mode: RateMode::Measured,
+            });
+        };
+        let sum = reserved.iter().map(|rate| rate.get()).sum();
+        let rate = RequestsPerSecond::new(sum).unwrap_or(*first);
+        Some(DeclaredRate { rate, mode })
+    }
+
+    /// Returns the priority of a model's newest version, which all versions have.
+    pub(crate) fn priority(&self, name: &ModelName) -> Priority {
+        let newest = self.newest(name);
+        newest.map_or_else(Priority::default, |model| model.spec.priority)
     }
 
     /// Replaces the specification of a model. Returns the earlier one; `None` if the model was removed meanwhile.

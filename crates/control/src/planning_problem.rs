@@ -158,6 +158,7 @@ impl PlanningInput {
                 let kinds = self.problem.devices.iter().map(|device| &device.kind);
                 let load_time = state.assumptions.load_time(&id);
                 let mut demanded = demanded_model(&model.spec, remaining, load_time);
+                demanded.priority = state.models.priority(&id.name);
                 demanded.need = needs.get(&id).map(|need| {
                     let remaining = RequestsPerSecond::new(need.get() - pinned_rate);
                     remaining.unwrap_or(RequestsPerSecond::ZERO)
@@ -209,6 +210,7 @@ fn demanded_model(spec: &ModelSpec, rate: RequestsPerSecond, load_time: Duration
         id: spec.program.model.clone(),
         rate,
         need: None,
+        priority: spec.priority,
         slo: spec.slo,
         max_batch_size: spec.program.rows_limit(),
         payload: payload(spec),

@@ -3,6 +3,8 @@
 //! The gain is the goodput of the new plan above that of the current replicas, by the same estimate under the same problem, over a
 //! horizon. The cost is the goodput lost while moving: that of replicas which must be broken before their successors can start, for
 //! the time that a start takes, and a small part for every start, which disturbs the replicas beside it.
+//!
+//! Where models have different priorities, the gain is that of the highest priority whose models gain or lose anything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,7 +12,9 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{ByteCount, DeviceId, ModelForecast, ModelId, Objective, Problem};
+use packhorse_cluster::{
+    ByteCount, DeviceId, ModelForecast, ModelId, Objective, Priority, Problem,
+};
 
 use crate::{
     event::{Comparison, total},
@@ -29,7 +33,7 @@ const LEAST_SHARE_GAIN: f64 = 0.01;
 /// The gain and the cost of a new plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Judgement {
-    /// The gain, in requests per second within the SLO.
+    /// The gain of the models that decide, in requests per second within the SLO.
     gain: f64,
     /// The cost, in requests.
     cost: f64,
@@ -49,7 +53,7 @@ impl Judgement {
         rollout: &Rollout,
         memory: impl Fn(&DeviceId) -> ByteCount,
     ) -> Self {
-        let gain = total(&comparison.proposed) - total(&comparison.current);
+        let gain = gain(problem, comparison);
         let starts = || {
             next.iter()
                 .filter(|replica| rollout.get(replica.id).is_none())
@@ -66,6 +70,7 @@ impl Judgement {
         let worst_gains = worst(&comparison.proposed) - worst(&comparison.current);
         let is_worth_it = gives_homes(comparison)
             || match objective {
+                _ if has_priorities(problem) => pays,
                 Objective::Goodput => pays,
                 Objective::Blend => pays || worst_gains > LEAST_SHARE_GAIN,
                 Objective::MaxMin => {
@@ -91,6 +96,27 @@ impl fmt::Display for Judgement {
             "it gains {gain:.1} requests/s, and starting {starts} replicas costs {cost:.0} requests"
         )
     }
+}
+
+/// Returns true if models have different priorities.
+fn has_priorities(problem: &Problem) -> bool {
+    let mut priorities = problem.models.iter().map(|model| model.priority);
+    let first = priorities.next();
+    priorities.any(|priority| Some(priority) != first)
+}
+
+/// Returns the gain in goodput of the models with the highest priority that gain or lose more than the error of the estimate; of all
+/// models if there are none.
+fn gain(problem: &Problem, comparison: &Comparison) -> f64 {
+    let least = LEAST_GAIN * total(&comparison.current);
+    let mut gains: BTreeMap<Priority, f64> = BTreeMap::new();
+    let forecasts = comparison.proposed.iter().zip(&comparison.current);
+    for (model, (proposed, current)) in problem.models.iter().zip(forecasts) {
+        let gain = proposed.goodput.get() - current.goodput.get();
+        *gains.entry(model.priority).or_default() += gain;
+    }
+    let decides = gains.values().rev().find(|gain| gain.abs() > least);
+    decides.copied().unwrap_or_else(|| gains.values().sum())
 }
 
 /// Returns the requests that each model loses while one of its replicas is away for the time of a start.
@@ -148,7 +174,7 @@ fn worst_served(problem: &Problem, forecasts: &[ModelForecast]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::RequestsPerSecond;
+    use packhorse_cluster::{DemandedModel, RequestsPerSecond};
 
     use super::*;
 
@@ -159,6 +185,43 @@ mod tests {
             shortfall: None,
         };
         goodputs.iter().map(forecast).collect()
+    }
+
+    #[test]
+    fn the_highest_priority_that_gains_or_loses_decides() {
+        let model = |priority: u32| DemandedModel {
+            id: format!("m{priority}").parse().unwrap(),
+            rate: RequestsPerSecond::new(100.0).unwrap(),
+            need: None,
+            priority: Priority::new(priority).unwrap(),
+            slo: Duration::from_millis(100),
+            max_batch_size: 1,
+            payload: ByteCount::ZERO,
+            load_time: Duration::ZERO,
+            latency_scale: 1.0,
+        };
+        let problem = Problem {
+            models: vec![model(3), model(7)],
+            ..Problem::default()
+        };
+        let gain = |current: &[f64], proposed: &[f64]| {
+            gain(
+                &problem,
+                &Comparison {
+                    proposed: forecasts(proposed),
+                    current: forecasts(current),
+                },
+            )
+        };
+        assert!((gain(&[90.0, 10.0], &[10.0, 30.0]) - 20.0).abs() < 1e-9);
+        assert!((gain(&[10.0, 90.0], &[90.0, 80.0]) + 10.0).abs() < 1e-9);
+        assert!((gain(&[50.0, 50.0], &[60.0, 49.5]) - 10.0).abs() < 1e-9);
+        assert!((gain(&[50.0, 50.0], &[49.5, 50.5]) - 0.0).abs() < 1e-9);
+        assert!(has_priorities(&problem));
+        assert!(!has_priorities(&Problem {
+            models: vec![model(3), model(3)],
+            ..Problem::default()
+        }));
     }
 
     #[test]

@@ -8,18 +8,28 @@
 //!   of the devices max-min between the needs;
 //! * what a model needs more than it has now, up to its fair share, before what others only declare.
 //!
-//! If the plan does not, the policy is asked again with smaller rates. First the models whose rates are above what they have now
-//! get less, then all models. If no such plan keeps the claims, but for a small loss, the current replicas stay, and models without
-//! one get a replica where memory is left. A model that is planned for less than its rate says so in its forecast
-//! ([`Shortfall::Claims`]).
+//! The claims of models of a higher priority come before those of lower ones ([`DemandedModel::priority`]). Among models of one
+//! priority only needs are claims; over models of a lower priority the rest of a rate, such as a reservation, is one, too. So a change of a
+//! model may take from served models of a lower priority what they need, and never from others.
+//!
+//! A policy gets the models in the order of their priorities. If the plan does not keep the claims, the policy is asked again with smaller rates. First the models whose rates are above what they
+//! have now get less, then all models, and then the models of the lowest
+//! priorities as good as nothing, or no replica. If no such plan keeps the claims,
+//! but for a small loss, the current replicas stay, and models without one get a replica where memory is left. A model that is planned for
+//! less than its rate says so in its forecast ([`Shortfall::Claims`], [`Shortfall::HigherPriority`]).
 //!
 //! Problems without needs have no claims: policies are compared on the rates as they are.
 
+mod priority_order;
+
+use std::collections::BTreeSet;
+
 use packhorse_cluster::{
-    ByteCount, DemandedModel, DeviceIndex, ModelForecast, ModelIndex, Plan, PlannedReplica,
-    Problem, RequestsPerSecond, Shortfall,
+    ByteCount, DemandedModel, DeviceIndex, DeviceKind, ModelForecast, ModelIndex, Plan,
+    PlannedReplica, Priority, Problem, RequestsPerSecond, Shortfall,
 };
 
+use self::priority_order::PriorityOrder;
 use crate::{bound::least_cost, candidates::Candidates, goodput};
 
 /// The parts of the rates above the needs that are tried one after the other.
@@ -32,23 +42,34 @@ const SERIOUS: usize = 100;
 const IDLE: f64 = 0.02;
 /// The part of the devices' time that is shared out. Queues and neighbours take the rest.
 const USABLE: f64 = 0.8;
+/// The step, in thousandths, in which lost and lacking parts of models count where models of a lower priority would pay for them. A smaller
+/// difference is within the error of the estimate.
+const STEP: usize = 50;
 
 /// The claims of the models of a problem.
 pub(crate) struct Claims<'a> {
     problem: &'a Problem,
+    /// The number of the priorities above that of each model which other models have.
+    levels: Vec<usize>,
     /// The problem with the fair share of each need as the rate.
     fair: Problem,
+    /// The problem with the need of each model as the rate, whatever is fair.
+    needed: Problem,
+    /// The problem with all that each model claims as the rate: its fair share, and what it may take from models of a lower priority.
+    entitled: Problem,
     /// The current replicas that remain valid.
     current: Vec<PlannedReplica>,
     /// The goodput that each model must keep, in requests/s; none if it has no current replica.
     kept: Vec<Option<f64>>,
+    /// The goodput of the current replicas at the rates that are needed, in requests/s.
+    kept_of_needed: Vec<f64>,
     /// The goodput of the current replicas at the rates of the problem, in requests/s.
     carried: Vec<f64>,
     /// True for the models that must have a replica.
     homes: Vec<bool>,
 }
 
-/// The part of the claims that a plan leaves unmet, the larger the worse.
+/// The part of the claims of models of one priority that a plan leaves unmet, the larger the worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Harm {
     /// The number of models that are served or get requests, and have no replica.
@@ -60,6 +81,8 @@ struct Harm {
     /// The sum of the parts that models which get requests lack of their fair shares while others are planned for more than theirs,
     /// in thousandths.
     behind: usize,
+    /// The sum of the parts that models lack of the other rates that they may take from models of a lower priority, in thousandths.
+    unreserved: usize,
 }
 
 impl Harm {
@@ -68,6 +91,7 @@ impl Harm {
         lost: 0,
         homeless: 0,
         behind: 0,
+        unreserved: 0,
     };
 }
 
@@ -77,15 +101,17 @@ impl<'a> Claims<'a> {
         if problem.models.iter().all(|model| model.need.is_none()) {
             return None;
         }
-        let mut fair = problem.clone();
-        for (model, rate) in fair.models.iter_mut().zip(fair_shares(problem)) {
-            model.rate = rate;
-        }
+        let levels = levels(problem);
+        let shares = Shares::new(problem, &levels);
+        let fair = with_rates(problem, &shares.fair);
+        let entitled = with_rates(problem, &shares.entitled);
         let current = valid_current(problem);
         let mut is_served = vec![false; problem.models.len()];
         for replica in &current {
             is_served[replica.model.0] = true;
         }
+        let needs = problem.models.iter().map(|model| rate(needed(model)));
+        let needed = with_rates(problem, &needs.collect::<Vec<_>>());
         let goodputs = |problem: &Problem| -> Vec<f64> {
             let forecasts = goodput::estimate(problem, &current);
             forecasts
@@ -94,14 +120,19 @@ impl<'a> Claims<'a> {
                 .collect()
         };
         let (kept, carried) = (goodputs(&fair), goodputs(problem));
+        let kept_of_needed = goodputs(&needed);
         let models = problem.models.iter().zip(&is_served).zip(kept);
         let kept = models
             .map(|((model, served), kept)| (*served && model.need.is_some()).then_some(kept))
             .collect();
         Some(Self {
-            homes: homes(problem),
+            homes: homes(problem, &levels),
             problem,
+            levels,
             fair,
+            needed,
+            kept_of_needed,
+            entitled,
             current,
             kept,
             carried,
@@ -113,25 +144,28 @@ impl<'a> Claims<'a> {
         &self,
         mut place: impl FnMut(&Problem) -> Result<Plan, E>,
     ) -> Result<Plan, E> {
+        let order = PriorityOrder::new(&self.levels);
+        let mut place = |problem: &Problem| order.place(problem, &mut place);
         let mut best = place(self.problem)?;
         let mut least = self.harm(self.problem, &best.replicas);
         let growing = |model: usize| self.kept[model].is_none() || self.grows(model);
         let all = |_: usize| true;
         let cuts: [&dyn Fn(usize) -> bool; 2] = [&growing, &all];
+        let levels = self.level_count();
         let rates = self.problem.models.iter().map(|model| model.rate);
         let mut tried: Vec<Vec<RequestsPerSecond>> = vec![rates.collect()];
         for (cut, part) in cuts
             .into_iter()
             .flat_map(|cut| PARTS.map(|part| (cut, part)))
         {
-            if least == Harm::NONE {
+            if is_kept(&least) {
                 return Ok(best);
             }
             let rates = self.smaller_rates(part, cut);
             if tried.contains(&rates) {
                 continue;
             }
-            let problem = self.with_rates(&rates);
+            let problem = with_rates(self.problem, &rates);
             tried.push(rates);
             // The budget may have ended.
             let Ok(plan) = place(&problem) else {
@@ -142,11 +176,33 @@ impl<'a> Claims<'a> {
                 (best, least) = (self.with_shortfalls(plan, &problem), harm);
             }
         }
-        if least.down == 0 && least.lost < SERIOUS {
+        for level in (1..levels).rev() {
+            for leaves_out in [false, true] {
+                if is_kept(&least[..level]) {
+                    continue;
+                }
+                let problem = self.without_lowest(level, leaves_out);
+                let Ok(mut plan) = place(&problem) else {
+                    break;
+                };
+                if leaves_out {
+                    // The problem is not the reason.
+                    for (forecast, of) in plan.models.iter_mut().zip(&self.levels) {
+                        forecast.shortfall.take_if(|_| *of >= level);
+                    }
+                }
+                let harm = self.harm(&problem, &plan.replicas);
+                if harm < least {
+                    (best, least) = (self.with_shortfalls(plan, &problem), harm);
+                }
+            }
+        }
+        let lost: usize = least.iter().map(|harm| harm.lost).sum();
+        if lost < SERIOUS && least.iter().all(|harm| harm.down == 0) {
             return Ok(best);
         }
         match self.stay(best.policy) {
-            Some(staying) if self.harm(&self.fair, &staying.replicas) < least => Ok(staying),
+            Some(staying) if self.harm(&self.entitled, &staying.replicas) < least => Ok(staying),
             _ => Ok(best),
         }
     }
@@ -156,21 +212,30 @@ impl<'a> Claims<'a> {
         self.problem.models[model].rate.get() > self.carried[model] * (1.0 + TOLERANCE)
     }
 
-    /// Returns what replicas that are planned for the rates of `planned` leave unmet.
-    fn harm(&self, planned: &Problem, replicas: &[PlannedReplica]) -> Harm {
-        let mut rates = planned.models.iter().zip(&self.fair.models);
-        let some_get_more = rates.any(|(planned, fair)| planned.rate > fair.rate);
+    /// Returns the number of different priorities.
+    fn level_count(&self) -> usize {
+        self.levels.iter().max().map_or(0, |lowest| lowest + 1)
+    }
+
+    /// Returns what replicas that are planned for the rates of `planned` leave unmet, from the highest priority to the lowest.
+    fn harm(&self, planned: &Problem, replicas: &[PlannedReplica]) -> Vec<Harm> {
+        let mut rates = planned.models.iter().zip(&self.entitled.models);
+        let some_get_more = rates.any(|(planned, entitled)| planned.rate > entitled.rate);
+        let lowest = self.level_count().saturating_sub(1);
         let mut counts = vec![0; self.kept.len()];
         for replica in replicas {
             counts[replica.model.0] += 1;
         }
         let forecasts = goodput::estimate(&self.fair, replicas);
-        let mut harm = Harm::NONE;
+        let mut harms = vec![Harm::NONE; self.level_count()];
         for (model, forecast) in forecasts.iter().enumerate() {
+            let level = self.levels[model];
+            let harm = &mut harms[level];
             let kept = self.kept[model];
             let (goodput, fair) = (forecast.goodput.get(), self.fair.models[model].rate.get());
-            let lacking = |of: f64| (1e3 * (1.0 - goodput / of)).ceil() as usize;
-            if some_get_more && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
+            let lacking = |of: f64| lacking(goodput, of);
+            let others_may_give = some_get_more || level < lowest;
+            if others_may_give && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
                 harm.behind += lacking(fair);
             }
             if counts[model] == 0 {
@@ -185,27 +250,75 @@ impl<'a> Claims<'a> {
                 harm.lost += lacking(kept);
             }
         }
-        harm
+        if lowest == 0 {
+            return harms;
+        }
+        // What models of a lower priority need must not come from those of a higher one.
+        let forecasts = goodput::estimate(&self.needed, replicas);
+        for (model, forecast) in forecasts.iter().enumerate() {
+            let fair = self.fair.models[model].rate.get();
+            let kept = self.kept_of_needed[model].min(fair);
+            let goodput = forecast.goodput.get();
+            if kept > IDLE && goodput < kept * (1.0 - TOLERANCE) {
+                harms[self.levels[model]].lost += lacking(goodput, kept);
+            }
+        }
+        let forecasts = goodput::estimate(&self.entitled, replicas);
+        for (model, forecast) in forecasts.iter().enumerate() {
+            let entitled = self.entitled.models[model].rate.get();
+            let has_more = entitled > self.fair.models[model].rate.get();
+            let goodput = forecast.goodput.get();
+            if has_more && goodput < entitled * (1.0 - TOLERANCE) {
+                harms[self.levels[model]].unreserved += lacking(goodput, entitled);
+            }
+        }
+        for harm in &mut harms[..lowest] {
+            for part in [&mut harm.lost, &mut harm.behind, &mut harm.unreserved] {
+                *part = part.next_multiple_of(STEP);
+            }
+        }
+        harms
     }
 
-    /// Returns the rates with which the models that `is_cut` says have this part of what they ask for above their fair shares.
+    /// Returns the rates with which the models that `is_cut` says have this part of what they ask for above their claims.
     fn smaller_rates(&self, part: f64, is_cut: &dyn Fn(usize) -> bool) -> Vec<RequestsPerSecond> {
-        let models = self.problem.models.iter().zip(&self.fair.models);
-        let rate = |(index, (model, fair)): (usize, (&DemandedModel, &DemandedModel))| {
-            if model.need.is_none() || !is_cut(index) || fair.rate >= model.rate {
+        let models = self.problem.models.iter().zip(&self.entitled.models);
+        let rate = |(index, (model, entitled)): (usize, (&DemandedModel, &DemandedModel))| {
+            if model.need.is_none() || !is_cut(index) || entitled.rate >= model.rate {
                 return model.rate;
             }
-            let (whole, least) = (model.rate.get(), fair.rate.get());
+            let (whole, least) = (model.rate.get(), entitled.rate.get());
             RequestsPerSecond::new(least + part * (whole - least)).unwrap_or(model.rate)
         };
         models.enumerate().map(rate).collect()
     }
 
-    /// Returns the problem with these rates.
-    fn with_rates(&self, rates: &[RequestsPerSecond]) -> Problem {
+    /// Returns the problem in which the models from this level on get as good as no requests, and the others what they claim. Those models
+    /// can run nowhere if the problem leaves them out.
+    fn without_lowest(&self, level: usize, leaves_out: bool) -> Problem {
+        let idle = rate(IDLE / 2.0);
         let mut problem = self.problem.clone();
-        for (model, rate) in problem.models.iter_mut().zip(rates) {
-            model.rate = *rate;
+        let models = problem.models.iter_mut().zip(&self.entitled.models);
+        for ((model, entitled), of) in models.zip(&self.levels) {
+            let least = if *of < level { entitled.rate } else { idle };
+            if model.need.is_some() && least < model.rate {
+                model.rate = least;
+            }
+        }
+        // Policies keep what runs.
+        let gives_way = |model: ModelIndex| self.levels[model.0] >= level;
+        problem.current.retain(|replica| !gives_way(replica.model));
+        if leaves_out {
+            let kinds: BTreeSet<DeviceKind> = problem
+                .devices
+                .iter()
+                .map(|device| device.kind.clone())
+                .collect();
+            for (index, model) in self.problem.models() {
+                for kind in kinds.iter().filter(|_| gives_way(index)) {
+                    problem.profiles.remove(&model.id, kind);
+                }
+            }
         }
         problem
     }
@@ -213,13 +326,22 @@ impl<'a> Claims<'a> {
     /// Returns the plan with the reason why models are planned for less than their rates.
     fn with_shortfalls(&self, mut plan: Plan, planned: &Problem) -> Plan {
         let models = self.problem.models.iter().zip(&planned.models);
-        for ((wanted, planned), forecast) in models.zip(&mut plan.models) {
-            if planned.rate < wanted.rate && forecast.shortfall.is_none() {
-                forecast.shortfall = Some(Shortfall::Claims {
-                    planned: planned.rate,
-                    rate: wanted.rate,
-                });
+        for (((wanted, planned), forecast), level) in models.zip(&mut plan.models).zip(&self.levels)
+        {
+            if planned.rate >= wanted.rate || forecast.shortfall.is_some() {
+                continue;
             }
+            let (planned, rate, priority) = (planned.rate, wanted.rate, wanted.priority);
+            let lacks_need = planned.get() < needed(wanted) * (1.0 - TOLERANCE);
+            forecast.shortfall = Some(if *level > 0 && lacks_need {
+                Shortfall::HigherPriority {
+                    planned,
+                    rate,
+                    priority,
+                }
+            } else {
+                Shortfall::Claims { planned, rate }
+            });
         }
         plan
     }
@@ -243,37 +365,117 @@ impl<'a> Claims<'a> {
         goodput::sort(&mut replicas);
         let plan = Plan {
             policy,
-            models: goodput::estimate(&self.fair, &replicas),
+            models: goodput::estimate(&self.entitled, &replicas),
             replicas,
         };
-        Some(self.with_shortfalls(plan, &self.fair))
+        Some(self.with_shortfalls(plan, &self.entitled))
     }
 }
 
-/// Returns the part of each model's need that its fair share of the devices carries; the rate where no need is known.
-fn fair_shares(problem: &Problem) -> Vec<RequestsPerSecond> {
-    let needed = |model: &DemandedModel| {
-        let rate = model.rate.get();
-        model.need.map_or(rate, |need| need.get().min(rate))
-    };
-    // What no device serves in time takes no time of one.
-    let cost = |(index, model): (ModelIndex, &DemandedModel)| {
-        let cost = least_cost(problem, index, model.latency_scale);
-        if cost.is_finite() { cost } else { 0.0 }
-    };
-    let costs: Vec<f64> = problem.models().map(cost).collect();
-    let models = || problem.models.iter().map(needed).zip(&costs);
-    let mut demands: Vec<f64> = models().map(|(need, cost)| need * cost).collect();
-    let level = max_min_level(&mut demands, USABLE * problem.devices.len() as f64);
-    let share = |(need, cost): (f64, &f64)| {
-        let share = if need * cost > level {
-            level / cost
-        } else {
-            need
+/// The rates that models claim, in requests/s.
+struct Shares {
+    /// The part of each model's need that its fair share of the devices carries.
+    fair: Vec<RequestsPerSecond>,
+    /// The fair share, and the part of the rest of the rate that a model of a higher priority may take from the others.
+    entitled: Vec<RequestsPerSecond>,
+}
+
+impl Shares {
+    /// Shares the time of the devices out, from the highest priority to the lowest: first what the models of a priority need, then what
+    /// else they ask for, unless no model has a lower priority.
+    fn new(problem: &Problem, levels: &[usize]) -> Self {
+        // What no device serves in time takes no time of one.
+        let cost = |(index, model): (ModelIndex, &DemandedModel)| {
+            let cost = least_cost(problem, index, model.latency_scale);
+            if cost.is_finite() { cost } else { 0.0 }
         };
-        RequestsPerSecond::new(share).unwrap_or(RequestsPerSecond::ZERO)
-    };
-    models().map(share).collect()
+        let costs: Vec<f64> = problem.models().map(cost).collect();
+        let mut left = USABLE * problem.devices.len() as f64;
+        // Returns what the models of a level get of these demands.
+        let mut share_out = |level: usize, demands: &[f64]| -> Vec<f64> {
+            let is_member = |model: usize| levels[model] == level;
+            let models = 0..demands.len();
+            let times = models.filter(|model| is_member(*model));
+            let mut times: Vec<f64> = times.map(|model| demands[model] * costs[model]).collect();
+            let limit = max_min_level(&mut times, left.max(0.0));
+            let shares = demands.iter().zip(&costs).enumerate();
+            let shares = shares.map(|(model, (demand, cost))| match demand * cost > limit {
+                _ if !is_member(model) => 0.0,
+                true => limit / cost,
+                false => *demand,
+            });
+            let shares: Vec<f64> = shares.collect();
+            left -= shares
+                .iter()
+                .zip(&costs)
+                .map(|(share, cost)| share * cost)
+                .sum::<f64>();
+            shares
+        };
+        let needs: Vec<f64> = problem.models.iter().map(needed).collect();
+        let mut fair = vec![0.0; needs.len()];
+        let mut more = vec![0.0; needs.len()];
+        let lowest = levels.iter().copied().max().unwrap_or(0);
+        for level in 0..=lowest {
+            add(&mut fair, &share_out(level, &needs));
+            if level < lowest {
+                let models = problem.models.iter().zip(&needs);
+                let rest = models.map(|(model, need)| model.rate.get() - need);
+                let rest: Vec<f64> = rest.collect();
+                add(&mut more, &share_out(level, &rest));
+            }
+        }
+        let entitled = fair.iter().zip(&more).map(|(fair, more)| rate(fair + more));
+        Self {
+            entitled: entitled.collect(),
+            fair: fair.into_iter().map(rate).collect(),
+        }
+    }
+}
+
+/// Returns a number as a rate; none for a number that is no rate.
+fn rate(number: f64) -> RequestsPerSecond {
+    RequestsPerSecond::new(number).unwrap_or(RequestsPerSecond::ZERO)
+}
+
+/// Returns true if all claims of some priorities are met.
+fn is_kept(harms: &[Harm]) -> bool {
+    harms.iter().all(|harm| *harm == Harm::NONE)
+}
+
+/// Adds the elements of a list to those of another.
+fn add(sums: &mut [f64], list: &[f64]) {
+    for (sum, element) in sums.iter_mut().zip(list) {
+        *sum += element;
+    }
+}
+
+/// Returns the part of a model's rate that no other model of its priority may take; the rate where no need is known.
+fn needed(model: &DemandedModel) -> f64 {
+    let rate = model.rate.get();
+    model.need.map_or(rate, |need| need.get().min(rate))
+}
+
+/// Returns the part that a goodput lacks of a claim, in thousandths.
+fn lacking(goodput: f64, claim: f64) -> usize {
+    (1e3 * (1.0 - goodput / claim)).ceil() as usize
+}
+
+/// Returns for each model the number of higher priorities that other models have.
+fn levels(problem: &Problem) -> Vec<usize> {
+    let priorities: BTreeSet<Priority> =
+        problem.models.iter().map(|model| model.priority).collect();
+    let level = |model: &DemandedModel| priorities.range(model.priority..).skip(1).count();
+    problem.models.iter().map(level).collect()
+}
+
+/// Returns the problem with these rates.
+fn with_rates(problem: &Problem, rates: &[RequestsPerSecond]) -> Problem {
+    let mut problem = problem.clone();
+    for (model, rate) in problem.models.iter_mut().zip(rates) {
+        model.rate = *rate;
+    }
+    problem
 }
 
 /// Returns the limit of each demand with which their sum is at most `capacity`, and the smallest are served whole.
@@ -327,8 +529,9 @@ const UNKNOWN: ModelForecast = ModelForecast {
     shortfall: None,
 };
 
-/// Returns for each model whether it must have a replica: if a device can hold it, and all devices together can hold all such models.
-fn homes(problem: &Problem) -> Vec<bool> {
+/// Returns for each model whether it must have a replica: if a device can hold it, and all devices together can hold all such models of
+/// its priority and of higher ones.
+fn homes(problem: &Problem, levels: &[usize]) -> Vec<bool> {
     let candidates = Candidates::new(problem);
     let smallest = |model: ModelIndex| {
         let devices = problem.devices().map(|(device, _)| device);
@@ -340,12 +543,15 @@ fn homes(problem: &Problem) -> Vec<bool> {
         .models()
         .map(|(index, model)| model.need.and_then(|_| smallest(index)))
         .collect();
-    let together: ByteCount = smallest.iter().flatten().copied().sum();
     let memory: ByteCount = problem.devices.iter().map(|device| device.memory).sum();
-    let all_fit = together <= memory;
-    smallest
-        .iter()
-        .map(|memory| memory.is_some() && all_fit)
+    let all_fit = |level: usize| {
+        let models = smallest.iter().zip(levels).filter(|(_, of)| **of <= level);
+        let together: ByteCount = models.filter_map(|(memory, _)| *memory).sum();
+        together <= memory
+    };
+    let models = smallest.iter().zip(levels);
+    models
+        .map(|(memory, level)| memory.is_some() && all_fit(*level))
         .collect()
 }
 

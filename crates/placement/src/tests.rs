@@ -4,7 +4,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use packhorse_cluster::{
     ByteCount, ComputeShare, DemandedModel, Device, DeviceIndex, ModelIndex, Plan, PlannedReplica,
-    Problem, ProfileTable, RequestsPerSecond, Shortfall,
+    Priority, Problem, ProfileTable, RequestsPerSecond, Shortfall,
 };
 
 use crate::{Budget, POLICIES, PlaceError, PlanningOptions, policy};
@@ -70,6 +70,7 @@ pub(crate) fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
         id: name.parse().unwrap(),
         rate: RequestsPerSecond::new(rate).unwrap(),
         need: None,
+        priority: Priority::default(),
         slo: Duration::from_millis(slo_ms),
         max_batch_size: 128,
         payload: ByteCount::new(602_112),

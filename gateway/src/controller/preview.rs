@@ -108,8 +108,8 @@ pub(super) struct PreviewInput {
 /// A model as a preview has it.
 struct PreviewedModel {
     spec: ModelSpec,
-    /// True if its rate is another one.
-    with_rate: bool,
+    /// The rate to plan for if it is another one.
+    rate: Option<RequestsPerSecond>,
     /// The model whose profile a model to add has; `None` for a registered model.
     like: Option<ModelId>,
 }
@@ -203,9 +203,6 @@ impl Task {
         if let Some(slo_ms) = change.slo_ms {
             spec.slo = slo_from_ms(slo_ms)?;
         }
-        if let Some(rate) = change.rate_rps {
-            spec.rate = rate;
-        }
         spec.validate()?;
         if change.profile_of.is_some() {
             spec.program.model = ModelId {
@@ -218,7 +215,7 @@ impl Task {
         }
         Ok(Some(PreviewedModel {
             spec,
-            with_rate: change.rate_rps.is_some(),
+            rate: change.rate_rps,
             like: change.profile_of.is_some().then_some(id),
         }))
     }
@@ -258,8 +255,12 @@ fn remove_variant(input: &mut PlanningInput, name: &ModelName) {
     input.families.retain(|family| !family.variants.is_empty());
 }
 
-/// Changes the SLO of a model, and its rate if `with_rate`. Returns true if that is the rate of a family, which the variants share.
-fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) -> bool {
+/// Changes the SLO of a model, and its rate if there is another one. Returns true if that is the rate of a family, which the variants share.
+fn change_model(
+    input: &mut PlanningInput,
+    spec: &ModelSpec,
+    rate: Option<RequestsPerSecond>,
+) -> bool {
     let id = &spec.program.model;
     let before = input.rates.get(id).copied();
     let mut families = input.families.iter_mut();
@@ -268,23 +269,23 @@ fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) ->
         shares.any(|(of, _)| of == id)
     });
     let is_variant = family.is_some();
-    let changes_family = is_variant && with_rate;
-    if let (Some(family), true) = (family, with_rate) {
+    let changes_family = is_variant && rate.is_some();
+    if let (Some(family), Some(rate)) = (family, rate) {
         // The rate of a variant is a part of its family's, which becomes this one.
-        family.rate = spec.rate;
+        family.rate = rate;
     }
-    let with_rate = with_rate && !is_variant;
-    if with_rate {
-        input.rates.insert(id.clone(), spec.rate);
+    let rate = rate.filter(|_| !is_variant);
+    if let Some(rate) = rate {
+        input.rates.insert(id.clone(), rate);
     }
     let mut models = input.problem.models.iter_mut();
     if let Some(model) = models.find(|model| model.id == *id) {
         model.slo = spec.slo;
-        if with_rate {
+        if let Some(rate) = rate {
             // The part of the rate that pinned replicas serve stays theirs.
             let pinned = before.map_or(0.0, |before| before.get() - model.rate.get());
-            let rate = (spec.rate.get() - pinned).max(0.0);
-            model.rate = RequestsPerSecond::new(rate).unwrap_or(spec.rate);
+            let remaining = (rate.get() - pinned).max(0.0);
+            model.rate = RequestsPerSecond::new(remaining).unwrap_or(rate);
         }
     }
     changes_family
@@ -294,6 +295,7 @@ fn change_model(input: &mut PlanningInput, spec: &ModelSpec, with_rate: bool) ->
 fn add_model(
     input: &mut PlanningInput,
     spec: &ModelSpec,
+    rate: RequestsPerSecond,
     like: &ModelId,
 ) -> Result<(), PreviewError> {
     let id = &spec.program.model;
@@ -311,7 +313,7 @@ fn add_model(
     };
     problem.models.push(DemandedModel {
         id: id.clone(),
-        rate: spec.rate,
+        rate,
         need: Some(RequestsPerSecond::ZERO),
         slo: spec.slo,
         ..other.clone()
@@ -319,7 +321,7 @@ fn add_model(
     for (kind, profile) in profiles {
         problem.profiles.insert(id.clone(), kind, profile);
     }
-    input.rates.insert(id.clone(), spec.rate);
+    input.rates.insert(id.clone(), rate);
     Ok(())
 }
 
@@ -427,15 +429,10 @@ impl PreviewInput {
     fn apply(&mut self) -> Result<(), PreviewError> {
         let input = &mut self.input;
         let mut families_change = false;
-        for PreviewedModel {
-            spec,
-            with_rate,
-            like,
-        } in &self.models
-        {
+        for PreviewedModel { spec, rate, like } in &self.models {
             match like {
-                Some(like) => add_model(input, spec, like)?,
-                None => families_change |= change_model(input, spec, *with_rate),
+                Some(like) => add_model(input, spec, rate.unwrap_or(spec.prior_rate()), like)?,
+                None => families_change |= change_model(input, spec, *rate),
             }
         }
         if families_change {

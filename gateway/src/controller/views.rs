@@ -80,6 +80,7 @@ impl Task {
             slo_ms: spec.slo.as_nanos() as f64 / 1e6,
             rate_rps: spec.rate,
             rate: spec.rate_mode,
+            priority: spec.priority,
             measured: self.measured_rate_view(id),
             predicted: self.predicted_view(id),
             queue_limit: spec.queue_limit,

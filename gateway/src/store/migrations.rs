@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 14] = migrations![
+const FILES: [(&str, &str, &str); 16] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -30,6 +30,8 @@ const FILES: [(&str, &str, &str); 14] = migrations![
     "0012" "operators",
     "0013" "variants",
     "0014" "key_limits",
+    "0015" "reservations",
+    "0016" "priority",
 ];
 
 /// Brings a database to this version's tables.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::{
-    Generation, ModelId, ModelSpec, Percent, Program, RequestsPerSecond, VariantOf,
+    Generation, ModelId, ModelSpec, Percent, Priority, Program, RequestsPerSecond, VariantOf,
 };
 use packhorse_control::record::ModelRecord;
 use packhorse_estimator::OperatorGraph;
@@ -56,7 +56,7 @@ impl Store {
     pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
-             m.queue_limit, m.family, m.accuracy_pct, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             m.priority, m.queue_limit, m.family, m.accuracy_pct, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
              FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
         .fetch_all(&self.pool)
@@ -64,7 +64,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Replaces the SLO, rate, rate mode, queue limit, family and accuracy of models, all or none.
+    /// Replaces the SLO, rate, rate mode, priority, queue limit, family and accuracy of models, all or none.
     ///
     /// # Errors
     /// If the database fails.
@@ -73,15 +73,16 @@ impl Store {
         for spec in specs {
             let model = &spec.program.model;
             sqlx::query(
-                "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6 \
-                 WHERE name = $7 AND version = $8",
+                "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6, priority = $7 \
+                 WHERE name = $8 AND version = $9",
             )
             .bind(millis(spec.slo))
-            .bind(spec.rate.get())
+            .bind(spec.rate.map(RequestsPerSecond::get))
             .bind(spec.rate_mode.as_str())
             .bind(spec.queue_limit.map(i64::from))
             .bind(spec.family().map(ToString::to_string))
             .bind(accuracy(spec))
+            .bind(i64::from(u32::from(spec.priority)))
             .bind(model.name.to_string())
             .bind(i64::from(model.version.get()))
             .execute(&mut *transaction)
@@ -145,8 +146,8 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     let program = &spec.program;
     let done = sqlx::query(
         "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
-         queue_limit, family, accuracy_pct, failure, after_plan, created_ms) \
-         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, NULL, COALESCE(MAX(generation), 0), $13 FROM plans",
+         queue_limit, family, accuracy_pct, priority, failure, after_plan, created_ms) \
+         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, NULL, COALESCE(MAX(generation), 0), $14 FROM plans",
     )
     .bind(program.model.name.to_string())
     .bind(i64::from(program.model.version.get()))
@@ -155,11 +156,12 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(to_json(&program.inputs))
     .bind(to_json(&program.outputs))
     .bind(millis(spec.slo))
-    .bind(spec.rate.get())
+    .bind(spec.rate.map(RequestsPerSecond::get))
     .bind(spec.rate_mode.as_str())
     .bind(spec.queue_limit.map(i64::from))
     .bind(spec.family().map(ToString::to_string))
     .bind(accuracy(spec))
+    .bind(i64::from(u32::from(spec.priority)))
     .bind(unix_ms())
     .execute(&mut **transaction)
     .await;
@@ -231,7 +233,10 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
     let version: u32 = unsigned(row, TABLE, "version")?;
     let slo = Duration::try_from_secs_f64(row.try_get::<f64, _>("slo_ms")? / 1e3)
         .map_err(|e| StoreError::unreadable(TABLE, "slo_ms")(e.into()))?;
-    let rate = RequestsPerSecond::new(row.try_get("rate_rps")?)
+    let rate = row.try_get::<Option<f64>, _>("rate_rps")?;
+    let rate = rate
+        .map(RequestsPerSecond::new)
+        .transpose()
         .map_err(|e| StoreError::unreadable(TABLE, "rate_rps")(e.into()))?;
     let queue_limit = row.try_get::<Option<i64>, _>("queue_limit")?;
     let queue_limit = queue_limit
@@ -257,6 +262,8 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
             slo,
             rate,
             rate_mode: parsed(row, TABLE, "rate_mode")?,
+            priority: Priority::new(unsigned(row, TABLE, "priority")?)
+                .map_err(|e| StoreError::unreadable(TABLE, "priority")(e.into()))?,
             queue_limit,
             variant: read_variant(row)?,
         },

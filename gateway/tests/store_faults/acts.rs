@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use packhorse_api::{AuditActor, KeyView, Scope, events::EventKind};
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, Dim, Generation, ModelId, ModelSpec, NodeName, ProfileTable, Program,
-    RateMode, RequestsPerSecond, Scheduling, Split, Sticky, TensorSpec,
+    ArtifactDigest, Datatype, Dim, Generation, ModelId, ModelSpec, NodeName, Priority,
+    ProfileTable, Program, RateMode, RequestsPerSecond, Scheduling, Split, Sticky, TensorSpec,
 };
 use packhorse_contention::PairTable;
 use packhorse_control::record::{Forecast, NodeRecord, PlanRecord, Settings, SplitRecord};
@@ -160,8 +160,9 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
             outputs: vec![tensor("b")],
         },
         slo: Duration::from_millis(100),
-        rate: rate(rps),
+        rate: Some(rate(rps)),
         rate_mode: RateMode::Measured,
+        priority: Priority::default(),
         queue_limit: None,
         variant: None,
     }

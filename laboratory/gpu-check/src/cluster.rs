@@ -170,7 +170,7 @@ impl Cluster {
             let given = &model.registration;
             let registration = ModelRegistration {
                 artifact: Some(file.digest()),
-                rate_rps: RequestsPerSecond::new(demand.rate_rps)?,
+                rate_rps: Some(RequestsPerSecond::new(demand.rate_rps)?),
                 slo_ms: demand.slo_ms,
                 max_batch_size: demand.max_batch_size.unwrap_or(given.max_batch_size),
                 ..given.clone()

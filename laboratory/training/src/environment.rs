@@ -21,8 +21,8 @@
 use std::time::Duration;
 
 use packhorse_cluster::{
-    ByteCount, DemandedModel, Device, DeviceIndex, ModelId, ModelIndex, Problem, ProfileTable,
-    RequestsPerSecond,
+    ByteCount, DemandedModel, Device, DeviceIndex, ModelId, ModelIndex, Priority, Problem,
+    ProfileTable, RequestsPerSecond,
 };
 use packhorse_placement::{
     PlanningOptions, estimate,
@@ -107,6 +107,7 @@ impl Pool {
                 id: id.clone(),
                 rate: RequestsPerSecond::new(1.0)?,
                 need: None,
+                priority: Priority::default(),
                 slo: one.unwrap_or_default().mul_f64(times) + Duration::from_millis(5),
                 max_batch_size: 128,
                 payload: ByteCount::new(602_112),
@@ -225,6 +226,7 @@ mod tests {
             id: name.parse().expect("a name"),
             rate: RequestsPerSecond::new(rate).expect("a rate"),
             need: None,
+            priority: Priority::default(),
             slo: Duration::from_millis(100),
             max_batch_size: 8,
             payload: ByteCount::new(0),

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 2fde8d61eca50ae6cbaed72161484e48c31dea316ce6c734013cdcf8e8ae50d5) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 6352a18372f6d83cee8823027a377915de3ad9cbf9a51cb6b76c9cf2be627d7e) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -720,7 +720,7 @@ export interface components {
             low_rps: number;
             /**
              * Format: double
-             * @description The rate that the next plan is made for, which follows from the measured and the declared one.
+             * @description The rate that the next plan is made for, which follows from the measured and the reserved one.
              */
             planned_rps: number;
             /**
@@ -729,7 +729,7 @@ export interface components {
              */
             rate_rps: number;
         };
-        /** @description Changes the SLO, rate, rate mode, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
+        /** @description Changes the SLO, reserved rate, rate mode, priority, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
         ModelChange: {
             /**
              * Format: double
@@ -740,13 +740,18 @@ export interface components {
             family?: string | null;
             /**
              * Format: int32
+             * @description The priority over other models, 0 to 9.
+             */
+            priority?: number | null;
+            /**
+             * Format: int32
              * @description The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
              */
             queue_limit?: number | null;
             rate?: components["schemas"]["RateMode"] | null;
             /**
              * Format: double
-             * @description The declared request rate, in requests per second.
+             * @description The reserved request rate, in requests per second; null removes the reservation, so that the model is planned for its measured rate.
              */
             rate_rps?: number | null;
             /**
@@ -900,6 +905,13 @@ export interface components {
             outputs: components["schemas"]["TensorSpec"][];
             /**
              * Format: int32
+             * @description The priority over other models, 0 to 9: where devices do not suffice for all, a plan serves models of a higher priority first, and what a
+             *     model reserves may be taken from models of a lower one. If absent, that of the newest version, and 5 for the first
+             *     one or in place of a registered one.
+             */
+            priority?: number | null;
+            /**
+             * Format: int32
              * @description The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's
              *     `--queue-limit` applies.
              */
@@ -907,10 +919,12 @@ export interface components {
             rate?: components["schemas"]["RateMode"] | null;
             /**
              * Format: double
-             * @description The declared request rate, in requests per second.
+             * @description The reserved request rate, in requests per second: capacity that is kept free for the model. If absent, that of the newest version;
+             *     the first one, or one in place of a registered one, is then planned for its measured rate, and for 1 request per second until
+             *     requests are measured.
              * @example 50
              */
-            rate_rps: number;
+            rate_rps?: number | null;
             /**
              * Format: double
              * @description The latency objective (SLO) in milliseconds, end to end at the gateway; above 0 and at most 60000.
@@ -990,6 +1004,11 @@ export interface components {
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
             predicted?: components["schemas"]["PredictedGoodputView"] | null;
+            /**
+             * Format: int32
+             * @description The priority over other models, 0 to 9.
+             */
+            priority?: number;
             /** @description The kinds of device for which the model has a measured or imported profile. */
             profiled_on: string[];
             /** @description The measurements that are assigned to a device and not finished. */
@@ -999,13 +1018,13 @@ export interface components {
              * @description The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
              */
             queue_limit?: number | null;
-            /** @description The rate to plan for: `declared`, `measured`, `max` or `min`. */
+            /** @description The rate to plan for beside a reservation: `declared`, `measured`, `max` or `min`. */
             rate?: components["schemas"]["RateMode"];
             /**
              * Format: double
-             * @description The declared request rate, in requests per second.
+             * @description The reserved request rate, in requests per second; null without a reservation, where the model is planned for its measured rate.
              */
-            rate_rps: number;
+            rate_rps?: number | null;
             /** @description The reason for the state and what the model waits for, as text for people. */
             reason?: string | null;
             /** @description The replicas of the current plan, and those of earlier plans that still run. */
@@ -1381,7 +1400,7 @@ export interface components {
             name: string;
             /**
              * @description The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
-             *     and rate where they are absent. Absent for a registered model.
+             *     and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
              */
             profile_of?: string | null;
             /**
@@ -1479,7 +1498,7 @@ export interface components {
             last: number;
         };
         /**
-         * @description The part that a model's declared rate has beside the measured one in the rate that placement plans for.
+         * @description The part that a model's reserved rate has beside the measured one in the rate that placement plans for.
          * @enum {string}
          */
         RateMode: "declared" | "measured" | "max" | "min";

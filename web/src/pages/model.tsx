@@ -14,7 +14,7 @@ import { Card, Confirm, Empty, Field, Figure, Loading, Modal, NumberField, Page,
 import { href, modelHref, navigate, useRoute } from "../ui/route";
 import { Stages } from "../ui/stages";
 import { type Column, Table } from "../ui/table";
-import { RateModeField, Register } from "./register";
+import { DEFAULT_PRIORITY, PRIORITY_HINT, RateModeField, Register, RESERVATION_HINT } from "./register";
 
 /** The number of requests that the distributions are made of. */
 const REQUESTS = 2000;
@@ -121,7 +121,7 @@ function Figures({ model, minute }: { model: ModelView; minute: ModelGoodput | u
     <div className="figures">
       <Figure label="Goodput" value={rate(minute?.goodput_rps ?? 0)} unit="/s" note={forecast ? `predicted ${rate(forecast.predicted_goodput_rps)} of ${rate(forecast.rate_rps)}` : "not planned"} />
       <Figure label="Within SLO" value={within === null ? "–" : percent(within)} tone={within === null ? "quiet" : within >= 0.99 ? "good" : within >= 0.9 ? "warn" : "bad"} note={`SLO ${ms(model.slo_ms)}`} />
-      <Figure label="Rate" value={rate(minute?.offered_rps ?? 0)} unit="/s" note={`declared ${rate(model.rate_rps)}, ${model.rate ?? "max"}`} />
+      <Figure label="Rate" value={rate(minute?.offered_rps ?? 0)} unit="/s" note={model.rate_rps == null ? "no reservation" : `reserved ${rate(model.rate_rps)}, ${model.rate ?? "max"}`} />
       <Figure label="p50" value={ms(minute?.p50_ms)} note={`p95 ${ms(minute?.p95_ms)}, last minute`} />
       <Figure label="p99" value={ms(minute?.p99_ms)} tone={late ? "bad" : "quiet"} note={late ? "above the SLO" : "within the SLO"} />
       <Figure label="Queue" value={queue.data === null ? "–" : fixed(queue.data, 0)} unit="requests" note={model.queue_limit ? `at most ${model.queue_limit}` : "waiting now"} />
@@ -457,15 +457,17 @@ function Kernels({ model }: { model: ModelView }) {
 
 function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
   const [slo, setSlo] = useState(String(model.slo_ms));
-  const [declared, setDeclared] = useState(String(model.rate_rps));
+  const [reserved, setReserved] = useState(String(model.rate_rps ?? ""));
   const [mode, setMode] = useState<RateMode>(model.rate ?? "max");
+  const [priority, setPriority] = useState(String(model.priority ?? DEFAULT_PRIORITY));
   const [accuracy, setAccuracy] = useState(String(model.accuracy ?? ""));
   const [limit, setLimit] = useState(model.queue_limit ? String(model.queue_limit) : "");
   const change = useAction(async () => {
     const body: ModelChange = {};
     if (Number(slo) !== model.slo_ms) body.slo_ms = Number(slo);
-    if (Number(declared) !== model.rate_rps) body.rate_rps = Number(declared);
+    if (reserved !== String(model.rate_rps ?? "")) body.rate_rps = reserved === "" ? null : Number(reserved);
     if (mode !== (model.rate ?? "max")) body.rate = mode;
+    if (Number(priority) !== (model.priority ?? DEFAULT_PRIORITY)) body.priority = Number(priority);
     if (model.family && Number(accuracy) !== model.accuracy) body.accuracy = Number(accuracy);
     if (limit !== (model.queue_limit ? String(model.queue_limit) : "")) body.queue_limit = limit === "" ? null : Number(limit);
     store.adoptModel(await call<ModelView>("PATCH", `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`, body));
@@ -482,10 +484,11 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
         <div className="modal-body">
           <div className="fields">
             <NumberField label="SLO" unit="ms" value={slo} min={0.001} max={60000} onChange={setSlo} />
-            <NumberField label="Declared rate" unit="requests/s" value={declared} min={0} onChange={setDeclared} />
+            <NumberField label="Reserved rate" unit="requests/s" hint={RESERVATION_HINT} value={reserved} min={0} optional onChange={setReserved} />
           </div>
           <div className="fields">
             <RateModeField mode={mode} onChange={setMode} />
+            <NumberField label="Priority" hint={PRIORITY_HINT} value={priority} min={0} max={9} step={1} onChange={setPriority} />
             <Field label="Queue limit (requests)" hint="empty: the gateway's default">
               {(id) => <input id={id} type="number" min={1} max={1000000} step={1} value={limit} onChange={(event) => setLimit(event.target.value)} />}
             </Field>
@@ -496,7 +499,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
             </div>
           )}
           <p className="hint">
-            See first what it would bring: <a href={href(["plans"], { whatif: JSON.stringify({ models: [{ name: model.name, version: model.version, slo_ms: Number(slo), rate_rps: Number(declared) }] }) })}>try it on the plan</a>.
+            See first what it would bring: <a href={href(["plans"], { whatif: JSON.stringify({ models: [{ name: model.name, version: model.version, slo_ms: Number(slo), ...(reserved !== "" && { rate_rps: Number(reserved) }) }] }) })}>try it on the plan</a>.
           </p>
         </div>
         <Problem text={change.error} />

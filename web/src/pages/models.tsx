@@ -39,7 +39,7 @@ const COLUMNS: readonly Column<Row>[] = [
     from: "tablet",
   },
   { title: "Offered", cell: ({ minute }) => `${rate(minute?.offered_rps ?? 0)}/s`, sort: ({ minute }) => minute?.offered_rps ?? 0, numeric: true, from: "tablet" },
-  { title: "Declared", cell: ({ model }) => `${rate(model.rate_rps)}/s`, sort: ({ model }) => model.rate_rps, numeric: true, from: "wide" },
+  { title: "Reserved", cell: ({ model }) => (model.rate_rps == null ? "–" : `${rate(model.rate_rps)}/s`), sort: ({ model }) => model.rate_rps ?? -1, numeric: true, from: "wide" },
   { title: "p50", cell: ({ minute, model }) => <Quantile value={minute?.p50_ms} slo={model.slo_ms} />, sort: ({ minute }) => minute?.p50_ms ?? 0, numeric: true, from: "desktop" },
   { title: "p95", cell: ({ minute, model }) => <Quantile value={minute?.p95_ms} slo={model.slo_ms} />, sort: ({ minute }) => minute?.p95_ms ?? 0, numeric: true, from: "wide" },
   { title: "p99", cell: ({ minute, model }) => <Quantile value={minute?.p99_ms} slo={model.slo_ms} />, sort: ({ minute }) => minute?.p99_ms ?? 0, numeric: true, from: "tablet" },

@@ -12,7 +12,7 @@ import { PlacementMap } from "../ui/map";
 import { Card, Confirm, Empty, Field, Figure, Loading, Modal, Page, Problem } from "../ui/parts";
 import { href, modelHref, useRoute } from "../ui/route";
 import { type Column, Table } from "../ui/table";
-import { addedModels, type ModelChange, nameLike, newestVersions, NOTHING, previewOf, readWhatIf, type WhatIf } from "../whatif";
+import { addedModels, baseRate, type ModelChange, nameLike, newestVersions, NOTHING, previewOf, readWhatIf, type WhatIf } from "../whatif";
 import { useProfiles } from "./placement";
 
 /** The time in milliseconds without a change after which a preview is asked for. */
@@ -147,7 +147,7 @@ function Knobs({ whatIf, onChange, cluster }: { whatIf: WhatIf; onChange: (whatI
                     {model.name}
                   </td>
                   <td>
-                    <input aria-label={`Rate of ${model.name} in requests per second`} type="number" min={0} step="any" style={{ width: 72 }} value={changed?.rate ?? Number((model.rate_rps * whatIf.load).toFixed(2))} onChange={(event) => change(model.name, { rate: Number(event.target.value) })} />
+                    <input aria-label={`Rate of ${model.name} in requests per second`} type="number" min={0} step="any" style={{ width: 72 }} value={changed?.rate ?? Number((baseRate(model) * whatIf.load).toFixed(2))} onChange={(event) => change(model.name, { rate: Number(event.target.value) })} />
                   </td>
                   <td>
                     <input aria-label={`SLO of ${model.name} in milliseconds`} type="number" min={0.001} step="any" style={{ width: 72 }} value={changed?.slo ?? model.slo_ms} onChange={(event) => change(model.name, { slo: Number(event.target.value) })} />

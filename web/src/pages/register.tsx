@@ -44,8 +44,9 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
   const [name, setName] = useState(like?.name ?? "");
   const [version, setVersion] = useState(String(like ? like.version + 1 : 1));
   const [slo, setSlo] = useState(String(like?.slo_ms ?? 200));
-  const [rate, setRate] = useState(String(like?.rate_rps ?? 10));
+  const [rate, setRate] = useState(String(like?.rate_rps ?? ""));
   const [mode, setMode] = useState<RateMode>(like?.rate ?? "max");
+  const [priority, setPriority] = useState(String(like?.priority ?? DEFAULT_PRIORITY));
   const [batch, setBatch] = useState(String(like?.max_batch_size ?? 16));
   const [family, setFamily] = useState(like?.family ?? "");
   const [accuracy, setAccuracy] = useState(String(like?.accuracy ?? ""));
@@ -65,8 +66,9 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
       if (read.name !== undefined) setName(read.name);
       if (read.version) setVersion(String(read.version));
       if (read.slo_ms !== undefined) setSlo(String(read.slo_ms));
-      if (read.rate_rps !== undefined) setRate(String(read.rate_rps));
+      if (read.rate_rps != null) setRate(String(read.rate_rps));
       if (read.rate) setMode(read.rate);
+      if (read.priority != null) setPriority(String(read.priority));
       if (read.max_batch_size !== undefined) setBatch(String(read.max_batch_size));
       // The family belongs to all versions.
       if (read.family != null && !like) setFamily(read.family);
@@ -84,7 +86,7 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
       const artifact = await digestOf(file, (done) => setStage({ text: "Computing the file's SHA-256", done }));
       await upload(`/v1/artifacts/${artifact}`, file, (done) => setStage({ text: "Uploading", done }));
       setStage({ text: "Registering", done: 1 });
-      const body: ModelRegistration = { name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), rate_rps: Number(rate), rate: mode, ...variant, ...signature };
+      const body: ModelRegistration = { name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), ...(rate !== "" && { rate_rps: Number(rate) }), rate: mode, priority: Number(priority), ...variant, ...signature };
       store.adoptModel(await call<ModelView>("POST", "/v1/models", body));
     } finally {
       setStage(null);
@@ -122,8 +124,9 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
           </div>
           <div className="fields">
             <NumberField label="SLO" unit="ms" value={slo} min={0.001} max={60000} onChange={setSlo} />
-            <NumberField label="Expected rate" unit="requests/s" value={rate} min={0} onChange={setRate} />
+            <NumberField label="Reserved rate" unit="requests/s" hint={RESERVATION_HINT} value={rate} min={0} optional onChange={setRate} />
             <RateModeField mode={mode} onChange={setMode} />
+            <NumberField label="Priority" hint={PRIORITY_HINT} value={priority} min={0} max={9} step={1} onChange={setPriority} />
           </div>
           <div className="fields">
             <Field label="Family" hint={like ? "All versions of a model are in the same family." : "Models that answer the same requests; clients use its name like a model's"}>
@@ -153,12 +156,17 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
   );
 }
 
+/** The priority of a model for which none is given. */
+export const DEFAULT_PRIORITY = 5;
+export const PRIORITY_HINT = "0 to 9: where devices do not suffice, models of a higher priority are served first";
+export const RESERVATION_HINT = "Capacity that is kept free for the model; empty: it is planned for its measured rate";
+
 export function RateModeField({ mode, onChange }: { mode: RateMode; onChange: (mode: RateMode) => void }) {
   const meaning: Record<RateMode, string> = {
-    max: "the larger of declared and measured",
-    declared: "the declared rate",
+    max: "the larger of reserved and measured",
+    declared: "the reserved rate",
     measured: "the measured rate",
-    min: "the smaller of declared and measured",
+    min: "the smaller of reserved and measured",
   };
   return (
     <Field label="Plan for">

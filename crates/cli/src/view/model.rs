@@ -1,7 +1,7 @@
 //! Registered models as text.
 
 use packhorse_api::{ModelView, ProfilingView, ReplicaView};
-use packhorse_cluster::{RateMode, ReplicaState, TensorSpec};
+use packhorse_cluster::{RateMode, ReplicaState, RequestsPerSecond, TensorSpec};
 
 use super::versioned_name;
 use crate::{
@@ -28,7 +28,7 @@ pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {
             output::state_name(&model.state),
             format!("{ready}/{}", model.replicas.len()),
             format_number(model.slo_ms),
-            format_number(model.rate_rps.get()),
+            rate_text(model.rate_rps),
             model.reason.clone().unwrap_or_default(),
         ];
         if families {
@@ -37,6 +37,11 @@ pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {
         table.add_row(row);
     }
     Ok(output::print_table(&table, "no models")?)
+}
+
+/// Returns the reserved rate of a model, or the one that it is planned for without a reservation.
+fn rate_text(reserved: Option<RequestsPerSecond>) -> String {
+    reserved.map_or_else(|| "measured".to_owned(), |rate| format_number(rate.get()))
 }
 
 /// Returns the family of a model with its accuracy; empty if it is in none.
@@ -88,12 +93,18 @@ pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Res
     table.add_row(["SLO", &format!("{} ms", format_number(model.slo_ms))]);
     table.add_row([
         "rate",
-        &format!(
-            "{} requests/s declared; planned for: {}",
-            format_number(model.rate_rps.get()),
-            rate_mode_text(model.rate)
+        &model.rate_rps.map_or_else(
+            || "no reservation; planned for: the measured rate".to_owned(),
+            |rate| {
+                let mode = rate_mode_text(model.rate);
+                format!(
+                    "{} requests/s reserved; planned for: {mode}",
+                    format_number(rate.get())
+                )
+            },
         ),
     ]);
+    table.add_row(["priority", &model.priority.to_string()]);
     if model.family.is_some() {
         table.add_row(["variant of", &variant_text(model)]);
     }
@@ -141,8 +152,8 @@ fn rate_mode_text(mode: RateMode) -> &'static str {
     match mode {
         RateMode::Declared => "declared",
         RateMode::Measured => "measured",
-        RateMode::Max => "max (of declared and measured)",
-        RateMode::Min => "min (of declared and measured)",
+        RateMode::Max => "max (of reserved and measured)",
+        RateMode::Min => "min (of reserved and measured)",
     }
 }
 

@@ -268,6 +268,31 @@ fn words(text: &str) -> Vec<Vec<&str>> {
 }
 
 #[tokio::test]
+async fn a_reservation_is_removed_and_a_priority_set() {
+    let gateway = Gateway::start().await;
+    let view = ResponseTemplate::new(200).set_body_json(model("m", "ready", None));
+    for (flag, value, change) in [
+        ("--rate-rps", "none", json!({"rate_rps": null})),
+        ("--priority", "7", json!({"priority": 7})),
+    ] {
+        admin("PATCH", "/v1/models/m")
+            .and(body_json(change))
+            .respond_with(view.clone())
+            .expect(1)
+            .mount(&gateway.server)
+            .await;
+        assert_eq!(gateway.run(&["model", "update", "m", flag, value]).code, 0);
+    }
+    for (flag, value, expected) in [
+        ("--rate-rps=", "-1", "or `none`"),
+        ("--priority=", "10", "from 0 to 9"),
+    ] {
+        let wrong = gateway.run(&["model", "update", "m", &format!("{flag}{value}")]);
+        assert!(wrong.stderr.contains(expected), "{}", wrong.stderr);
+    }
+}
+
+#[tokio::test]
 async fn show_update_and_remove_name_the_version_they_mean() {
     let gateway = Gateway::start().await;
     let view = ResponseTemplate::new(200).set_body_json(placed_model("m", "1-0", "n/cpu0"));

@@ -2,7 +2,9 @@
 
 use std::{cmp::Ordering, fmt::Write as _};
 
-use packhorse_cluster::{Plan, PlannedReplica, Problem, RequestsPerSecond, Shortfall};
+use packhorse_cluster::{
+    ByteCount, Plan, PlannedReplica, Priority, Problem, RequestsPerSecond, Shortfall,
+};
 use proptest::{collection::vec, prelude::*};
 
 use super::max_min_level;
@@ -200,8 +202,152 @@ fn levels_divide_the_capacity() {
     }
 }
 
+/// Sets the priorities of a problem's models.
+fn set_priorities(problem: &mut Problem, priorities: &[u32]) {
+    for (model, priority) in problem.models.iter_mut().zip(priorities) {
+        model.priority = Priority::new(*priority).unwrap();
+    }
+}
+
+/// Returns a problem of devices that have memory for one replica each.
+fn tight(devices: usize, models: &[(f64, f64, f64)], priorities: &[u32]) -> Problem {
+    let mut problem = problem(devices, models);
+    for device in &mut problem.devices {
+        device.memory = ByteCount::from_mib(450).unwrap();
+    }
+    set_priorities(&mut problem, priorities);
+    problem
+}
+
+#[test]
+fn a_reservation_takes_what_models_of_a_lower_priority_need_and_nothing_of_others() {
+    // Two served models have all there is, and a newcomer reserves most of a device.
+    let served = [(20.0, 60.0, 60.0), (20.0, 60.0, 60.0)];
+    let newcomer = (20.0, 180.0, 0.01);
+    let all = [served[0], served[1], newcomer];
+    for name in ["goodput", "first-fit", "exclusive"] {
+        for (priorities, has_replica) in [
+            ([5, 5, 5], [true, true, false]),
+            ([5, 5, 4], [true, true, false]),
+            ([7, 3, 5], [true, false, true]),
+            ([3, 7, 5], [false, true, true]),
+            ([3, 3, 3], [true, true, false]),
+        ] {
+            let mut before = tight(2, &served, &priorities);
+            before.current = place(name, &before).replicas;
+            let mut after = tight(2, &all, &priorities);
+            after.current.clone_from(&before.current);
+            let plan = place(name, &after);
+            let placed = [0, 1, 2].map(|model| count(&plan.replicas, model) > 0);
+            assert_eq!(placed, has_replica, "{name}, {priorities:?}: {plan:?}");
+            for (model, placed) in placed.into_iter().enumerate() {
+                let forecast = &plan.models[model];
+                let told = forecast.shortfall.is_some();
+                assert_eq!(told, !placed, "{name}, {priorities:?}: {plan:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_reservation_of_a_higher_priority_counts_against_the_needs_of_a_lower_one() {
+    // There is memory for all on one device, whose time the newcomer reserves.
+    let served = [(20.0, 60.0, 60.0), (20.0, 60.0, 60.0)];
+    let mut before = problem(1, &served);
+    before.current = place("goodput", &before).replicas;
+    let mut after = problem(1, &[served[0], served[1], (20.0, 250.0, 0.01)]);
+    after.current.clone_from(&before.current);
+    for (newcomer, gets, others_get) in [(6, 190.0..250.0, 0.0..30.0), (5, 0.0..150.0, 59.0..61.0)]
+    {
+        set_priorities(&mut after, &[5, 5, newcomer]);
+        let plan = place("goodput", &after);
+        let goodput = |model: usize| plan.models[model].goodput.get();
+        assert!(gets.contains(&goodput(2)), "{newcomer}: {plan:?}");
+        for model in 0..2 {
+            assert!(others_get.contains(&goodput(model)), "{newcomer}: {plan:?}");
+            // It keeps its replica, and has what it needs as long as nobody uses the reservation.
+            assert!(count(&plan.replicas, model) > 0, "{newcomer}: {plan:?}");
+            let now = at_needs(&after, &plan.replicas)[model];
+            assert!(now > 59.0, "{newcomer}: {now} {plan:?}");
+        }
+    }
+}
+
+#[test]
+fn an_overload_is_lost_by_the_lowest_priority_first() {
+    for name in ["goodput", "first-fit", "nexus"] {
+        for priorities in [[5, 9, 0], [0, 5, 9], [9, 0, 5]] {
+            let lowest = priorities
+                .iter()
+                .position(|priority| *priority == 0)
+                .unwrap();
+            let problem = tight(2, &[(20.0, 150.0, 150.0); 3], &priorities);
+            let plan = place(name, &problem);
+            for model in 0..3 {
+                let is_served = at_needs(&problem, &plan.replicas)[model] > 135.0;
+                assert_eq!(
+                    is_served,
+                    model != lowest,
+                    "{name}, {priorities:?}: {plan:?}"
+                );
+            }
+            let told = &plan.models[lowest].shortfall;
+            assert!(told.is_some(), "{name}, {priorities:?}: {plan:?}");
+        }
+    }
+}
+
+#[test]
+fn an_equal_need_of_a_higher_priority_is_planned_for_first() {
+    // All have memory on one device, which has time for 266 requests/s.
+    let mut problem = problem(1, &[(20.0, 150.0, 150.0); 3]);
+    set_priorities(&mut problem, &[5, 9, 0]);
+    let plan = place("goodput", &problem);
+    let [middle, high, low] = [0, 1, 2].map(|model| plan.models[model].goodput.get());
+    assert!(
+        high > 140.0 && high >= middle && middle >= low && low < 60.0,
+        "{plan:?}"
+    );
+    let told = plan.models[2].shortfall.as_ref().map(ToString::to_string);
+    let told = told.unwrap_or_default();
+    assert!(
+        told.contains("a higher priority than 0 come first"),
+        "{told}"
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
+
+    /// Models of different priorities are registered with guesses one after the other, and measured afterwards.
+    #[test]
+    fn no_registration_takes_from_models_of_its_priority_or_a_higher_one(
+        devices in 1_usize..4,
+        models in vec((4.0..40.0_f64, 0.0..40.0_f64, 1.0..400.0_f64, 4_u32..7), 2..7),
+    ) {
+        let mut all: Vec<(f64, f64, f64)> = Vec::new();
+        let mut priorities: Vec<u32> = Vec::new();
+        let mut current = Vec::new();
+        for (ms, need, guess, priority) in models {
+            let number = all.len();
+            all.push((ms, guess, 0.01));
+            priorities.push(priority);
+            let mut problem = problem_with(devices, &all, &current);
+            set_priorities(&mut problem, &priorities);
+            let plan = place("goodput", &problem);
+            let (before, after) = (at_needs(&problem, &current), at_needs(&problem, &plan.replicas));
+            for model in (0..number).filter(|model| priorities[*model] >= priority) {
+                let was_served = count(&current, model) > 0;
+                let case = format!("{model} of {all:?} with {priorities:?}: {before:?} {after:?}");
+                prop_assert!(!was_served || count(&plan.replicas, model) > 0, "{case}");
+                prop_assert!(after[model] >= 0.89 * before[model] - 0.02, "{case}");
+            }
+            all[number] = (ms, need.max(guess), need.max(0.01));
+            problem = problem_with(devices, &all, &plan.replicas);
+            set_priorities(&mut problem, &priorities);
+            current = place("goodput", &problem).replicas;
+        }
+    }
 
     /// Models are registered with guesses one after the other, and measured afterwards.
     #[test]

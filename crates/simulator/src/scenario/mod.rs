@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use packhorse_cluster::{
     ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, DeviceObservation,
-    IdError, ModelId, ModelIndex, NetworkModel, NodeName, Problem, ProfileTable, Program,
+    IdError, ModelId, ModelIndex, NetworkModel, NodeName, Priority, Problem, ProfileTable, Program,
     RequestsPerSecond, Time, known_cost_per_hour, known_kind,
 };
 use packhorse_contention::{Interference, PairTable};
@@ -463,6 +463,7 @@ fn parse_model(
         id,
         rate: requests_per_second(at("rate_rps"), entry.rate_rps)?,
         need: None,
+        priority: Priority::default(),
         slo: duration(
             at("slo_ms"),
             positive(at("slo_ms"), entry.slo_ms, 1e10)?,

@@ -10,8 +10,8 @@ use std::{collections::BTreeMap, time::Duration};
 use packhorse_cluster::{
     ArtifactDigest, Datatype, DemandedModel, Device, DeviceId, DeviceReport, Dim, Discipline,
     Generation, Mixed, ModelForecast, ModelId, ModelIndex, ModelSpec, Plan, PlannedReplica,
-    Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, RequestsPerSecond, Scheduling,
-    TensorSpec, Time, VariantMix, VariantOf,
+    Priority, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, RequestsPerSecond,
+    Scheduling, TensorSpec, Time, VariantMix, VariantOf,
 };
 use packhorse_control::{
     Assumptions, Comparison, Config, PlanningInput, Solution, SolveError,
@@ -243,8 +243,9 @@ pub(super) fn model_spec(
     ModelSpec {
         program: program(model),
         slo: model.slo,
-        rate: reachable_rate(scenario, model.rate),
+        rate: Some(reachable_rate(scenario, model.rate)),
         rate_mode,
+        priority: Priority::default(),
         queue_limit: None,
         variant: variant_of(scenario, &model.id),
     }

@@ -41,7 +41,7 @@ fn assert_uninterrupted(cluster: &VirtualCluster, case: &str) {
 
 fn change_rate(cluster: &mut VirtualCluster, model: &str, rate: f64) {
     let change = ModelSpecChange {
-        rate: Some(RequestsPerSecond::new(rate).unwrap()),
+        rate: Some(RequestsPerSecond::new(rate).ok()),
         ..ModelSpecChange::default()
     };
     let change = Command::ChangeModel(name(model), None, change);

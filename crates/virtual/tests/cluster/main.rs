@@ -12,5 +12,6 @@ mod leases;
 mod plans;
 mod requests;
 mod restarts;
+mod service_classes;
 mod solver;
 mod virtual_cluster;

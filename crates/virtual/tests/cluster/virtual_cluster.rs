@@ -11,7 +11,7 @@ use std::{
 use crate::solver;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, DeviceReport, ModelId, ModelName, ModelSpec, ModelState, NodeName,
-    Program, RateMode, ReplicaId, RequestsPerSecond, Time,
+    Priority, Program, RateMode, ReplicaId, RequestsPerSecond, Time,
 };
 use packhorse_control::{
     Assumptions, Command, CommandError, Config, Notice, PlanningInput, Solution, SolveError,
@@ -285,10 +285,11 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
             outputs: vec![tensor("y")],
         },
         slo: Duration::from_millis(200),
-        rate: RequestsPerSecond::new(rate).unwrap(),
+        rate: RequestsPerSecond::new(rate).ok(),
         rate_mode: RateMode::Max,
         queue_limit: None,
         variant: None,
+        priority: Priority::default(),
     }
 }
 

@@ -64,12 +64,15 @@ pub(super) async fn register(
     Query(Replacement { replace }): Query<Replacement>,
     JsonBody(registration): JsonBody<ModelRegistration>,
 ) -> Result<impl IntoResponse, ApiError> {
-    let keeps_rate_mode = registration.rate.is_none() && !replace;
+    let (rate, rate_mode) = (registration.rate_rps, registration.rate);
+    let priority = registration.priority;
     let (mut spec, path) = parse_registration(registration)?;
-    if keeps_rate_mode {
-        let name = spec.program.model.name.clone();
-        let newest = admin.controller.model(name, None).await?;
-        spec.rate_mode = newest.map_or(spec.rate_mode, |newest| newest.rate);
+    let name = spec.program.model.name.clone();
+    if let (false, Ok(newest)) = (replace, admin.controller.model(name, None).await?) {
+        // They belong to the model's name.
+        spec.rate = rate.or(newest.rate_rps);
+        spec.rate_mode = rate_mode.unwrap_or(newest.rate);
+        spec.priority = priority.unwrap_or(newest.priority);
     }
     let spec = match path {
         Some(path) => with_file(&admin, actor.clone(), spec, &path).await?,
@@ -119,7 +122,7 @@ pub(super) async fn show(
     Ok(Json(admin.controller.model(name, which.version).await??))
 }
 
-/// Changes the SLO, rate, rate mode, queue limit or accuracy of a version of a model, the newest if none is given, its family, or the split
+/// Changes the SLO, reserved rate, rate mode, priority, queue limit or accuracy of a version of a model, the newest if none is given, its family, or the split
 /// of its requests over its versions.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
@@ -156,6 +159,7 @@ pub(super) async fn change(
             .map_err(invalid)?,
         rate: change.rate_rps,
         rate_mode: change.rate,
+        priority: change.priority,
         queue_limit: change.queue_limit,
         family: change.family,
         accuracy: change.accuracy,
@@ -288,6 +292,7 @@ fn parse_registration(
         slo: slo_from_ms(registration.slo_ms).map_err(invalid)?,
         rate: registration.rate_rps,
         rate_mode: registration.rate.unwrap_or_default(),
+        priority: registration.priority.unwrap_or_default(),
         queue_limit: registration.queue_limit,
         variant: variant(registration.family, registration.accuracy)?,
     };

@@ -372,6 +372,79 @@ async fn a_rate_mode_is_max_until_it_is_changed_and_there_after_a_restart() {
 }
 
 #[tokio::test]
+async fn a_model_without_a_reservation_is_planned_for_what_is_measured() {
+    let gateway = Gateway::start().await;
+    let mut new = registration("m", gateway.upload(b"a file").await);
+    new["rate_rps"].take();
+    let view = gateway.post("/v1/models", &new).await.ok(201);
+    assert_eq!(view["rate_rps"], Value::Null);
+    // Nothing has arrived yet.
+    assert_eq!(view["measured"]["planned_rps"], 1.0);
+
+    // A reservation comes, survives a restart, and is that of later versions, until it goes.
+    let change = json!({"rate_rps": 25});
+    let view = gateway.patch("/v1/models/m", &change).await.ok(200);
+    assert_eq!(view["rate_rps"], 25.0);
+    assert_eq!(view["measured"]["planned_rps"], 25.0);
+    let gateway = gateway.restarted().await;
+    new.as_object_mut().unwrap().remove("rate_rps");
+    new["version"] = json!(2);
+    let view = gateway.post("/v1/models", &new).await.ok(201);
+    assert_eq!(view["rate_rps"], 25.0);
+    let slower = json!({"slo_ms": 300});
+    let view = gateway.patch("/v1/models/m", &slower).await.ok(200);
+    assert_eq!(view["rate_rps"], 25.0);
+    let none = json!({"rate_rps": null});
+    let view = gateway.patch("/v1/models/m", &none).await.ok(200);
+    assert_eq!(view["rate_rps"], Value::Null);
+    assert_eq!(view["measured"]["planned_rps"], 1.0);
+    let gateway = gateway.restarted().await;
+    let view = gateway.get("/v1/models/m").await.ok(200);
+    assert_eq!(view["rate_rps"], Value::Null);
+
+    // A registration in the place of another is taken as it is.
+    gateway.patch("/v1/models/m", &change).await.ok(200);
+    let replaced = gateway.post("/v1/models?replace=true", &new).await;
+    assert_eq!(replaced.ok(201)["rate_rps"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_priority_is_5_until_it_is_changed_and_that_of_all_versions() {
+    let gateway = Gateway::start().await;
+    assert_eq!(gateway.register("m").await["priority"], 5);
+    let mut urgent = registration("n", gateway.upload(b"a file").await);
+    urgent["priority"] = json!(9);
+    let view = gateway.post("/v1/models", &urgent).await.ok(201);
+    assert_eq!(view["priority"], 9);
+    for bad in [json!(10), json!(-1), json!("high"), json!(2.5)] {
+        let change = json!({"priority": bad});
+        let message = gateway.patch("/v1/models/m", &change).await.error(400);
+        assert!(message.starts_with("priority: "), "{message}");
+        urgent["priority"] = bad;
+        let message = gateway.post("/v1/models", &urgent).await.error(400);
+        assert!(message.starts_with("priority: "), "{message}");
+    }
+    let ten = json!({"priority": 10});
+    let message = gateway.patch("/v1/models/m", &ten).await.error(400);
+    assert!(message.contains("from 0 to 9, got 10"), "{message}");
+    let change = json!({"priority": 0});
+    let view = gateway.patch("/v1/models/n", &change).await.ok(200);
+    assert_eq!(view["priority"], 0);
+
+    // A version of the same model has it, too, also after a restart.
+    let gateway = gateway.restarted().await;
+    let mut newer = registration("n", gateway.upload(b"a file").await);
+    newer["version"] = json!(2);
+    let view = gateway.post("/v1/models", &newer).await.ok(201);
+    assert_eq!(view["priority"], 0);
+    let older = gateway.patch("/v1/models/n?version=1", &change).await;
+    assert!(older.error(400).contains("its newest, version 2"));
+    let slower = json!({"slo_ms": 300});
+    let view = gateway.patch("/v1/models/n", &slower).await.ok(200);
+    assert_eq!(view["priority"], 0);
+}
+
+#[tokio::test]
 async fn versions_stand_beside_each_other_and_the_newest_is_meant() {
     let gateway = Gateway::start().await;
     let digest = gateway.upload(b"a file").await;

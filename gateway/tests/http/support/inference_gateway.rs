@@ -8,8 +8,8 @@ use axum::{
     middleware::map_request,
 };
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding, Profile,
-    Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
+    ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding, Priority,
+    Profile, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
     TensorSpec,
 };
 use packhorse_control::{LinkState, ServeChange, Target};
@@ -104,8 +104,9 @@ pub(crate) fn model(
             outputs: vec![output],
         },
         slo: Duration::from_secs(5),
-        rate: RequestsPerSecond::new(10.0).unwrap(),
+        rate: RequestsPerSecond::new(10.0).ok(),
         rate_mode: RateMode::default(),
+        priority: Priority::default(),
         queue_limit: None,
         variant: None,
     };

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use packhorse_api::ModelChange;
 use packhorse_cluster::{
-    ModelName, ModelVersion, Percent, RateMode, RequestsPerSecond, Split, Sticky,
+    ModelName, ModelVersion, Percent, Priority, RateMode, RequestsPerSecond, Split, Sticky,
 };
 
 use self::register::RegisterArgs;
@@ -32,8 +32,10 @@ pub(crate) enum ModelCommand {
     /// Show a model: its signature, its replicas, and the reason if it is not ready
     #[command(after_help = "Example:\n  packhorse model show minilm --version 2")]
     Show(ModelRef),
-    /// Change the SLO, the expected rate, the rate mode or the queue limit of a model
-    #[command(after_help = "Example:\n  packhorse model update minilm --slo-ms 150 --rate-rps 80")]
+    /// Change the SLO, the reserved rate, the rate mode, the priority or the queue limit of a model
+    #[command(
+        after_help = "Examples:\n  packhorse model update minilm --slo-ms 150 --rate-rps 80\n  packhorse model update minilm --rate-rps none"
+    )]
     Update(UpdateArgs),
     /// Split the requests of a model over its versions, in percent
     #[command(
@@ -67,19 +69,22 @@ pub(crate) struct ModelRef {
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "queue_limit", "family", "no_family", "accuracy"])]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "priority", "queue_limit", "family", "no_family", "accuracy"])]
 pub(crate) struct UpdateArgs {
     #[command(flatten)]
     model: ModelRef,
     /// Latency objective (SLO) in milliseconds, at most 60000
     #[arg(long, value_name = "MS")]
     slo_ms: Option<f64>,
-    /// Expected rate, in requests per second
-    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
-    rate_rps: Option<RequestsPerSecond>,
-    /// Rate to plan for: declared, measured, max (the larger of the two) or min (the smaller)
+    /// Reserved rate, in requests per second; `none` plans the model for its measured rate
+    #[arg(long, value_name = "RATE|none", value_parser = parse_reservation)]
+    rate_rps: Option<Reservation>,
+    /// Rate to plan for beside a reservation: declared, measured, max (the larger of the two) or min (the smaller)
     #[arg(long, value_name = "MODE")]
     rate_mode: Option<RateMode>,
+    /// Priority over other models, 0 to 9
+    #[arg(long, value_name = "N")]
+    priority: Option<Priority>,
     /// Most requests that may wait for the model; `default` is the gateway's --queue-limit
     #[arg(long, value_name = "N|default", value_parser = parse_queue_limit)]
     queue_limit: Option<QueueLimit>,
@@ -149,6 +154,18 @@ impl SplitArgs {
     }
 }
 
+/// The reserved rate of a model; `None` removes the reservation.
+#[derive(Clone, Copy)]
+struct Reservation(Option<RequestsPerSecond>);
+
+fn parse_reservation(text: &str) -> Result<Reservation, String> {
+    if text == "none" {
+        return Ok(Reservation(None));
+    }
+    let rate = parse_rate(text).map_err(|error| format!("{error}, or `none`"));
+    rate.map(|rate| Reservation(Some(rate)))
+}
+
 /// The most requests that may wait for a model; `None` is the gateway's limit.
 #[derive(Clone, Copy)]
 struct QueueLimit(Option<u32>);
@@ -175,8 +192,9 @@ impl ModelCommand {
             Self::Update(args) => {
                 let change = ModelChange {
                     slo_ms: args.slo_ms,
-                    rate_rps: args.rate_rps,
+                    rate_rps: args.rate_rps.map(|Reservation(rate)| rate),
                     rate: args.rate_mode,
+                    priority: args.priority,
                     queue_limit: args.queue_limit.map(|QueueLimit(limit)| limit),
                     family: args.family.map(Some).or(args.no_family.then_some(None)),
                     accuracy: args.accuracy,

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{ModelRegistration, ModelState, ModelView};
 use packhorse_client::{AdminClient, ArtifactFile};
-use packhorse_cluster::{ModelName, Percent, RateMode, RequestsPerSecond};
+use packhorse_cluster::{ModelName, Percent, Priority, RateMode, RequestsPerSecond};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -38,7 +38,7 @@ Examples:
   packhorse model register minilm.json --artifact minilm.pt --slo-ms 150 --rate-rps 80
   packhorse model register minilm.json --artifact minilm.pt --family sentences --accuracy 78.9")]
 pub(crate) struct RegisterArgs {
-    /// JSON file with the model's name, signature, SLO and rate
+    /// JSON file with the model's name, signature and SLO
     #[arg(value_name = "SPEC.json")]
     spec: PathBuf,
     /// TorchScript or `.pt2` file to upload; without it SPEC.json names an uploaded artifact or a file on the gateway's machine
@@ -47,12 +47,15 @@ pub(crate) struct RegisterArgs {
     /// Latency objective (SLO) in milliseconds; replaces that of SPEC.json
     #[arg(long, value_name = "MS")]
     slo_ms: Option<f64>,
-    /// Expected rate, in requests per second; replaces that of SPEC.json
+    /// Reserved rate, in requests per second; replaces that of SPEC.json [default: none: the model is planned for its measured rate]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_rps: Option<RequestsPerSecond>,
-    /// Rate to plan for: declared, measured, max (the larger of the two) or min; replaces that of SPEC.json [default: max]
+    /// Rate to plan for beside a reservation: declared, measured, max (the larger of the two) or min; replaces that of SPEC.json [default: max]
     #[arg(long, value_name = "MODE")]
     rate_mode: Option<RateMode>,
+    /// Priority over other models, 0 to 9: where devices do not suffice, those of a higher one are served first; replaces that of SPEC.json [default: 5]
+    #[arg(long, value_name = "N")]
+    priority: Option<Priority>,
     /// Most requests that may wait for the model; replaces that of SPEC.json [default: the gateway's --queue-limit]
     #[arg(long, value_name = "N")]
     queue_limit: Option<u32>,
@@ -110,6 +113,9 @@ impl RegisterArgs {
         }
         if let Some(mode) = self.rate_mode {
             spec.insert("rate".to_owned(), mode.as_str().into());
+        }
+        if let Some(priority) = self.priority {
+            spec.insert("priority".to_owned(), u32::from(priority).into());
         }
         if let Some(limit) = self.queue_limit {
             spec.insert("queue_limit".to_owned(), limit.into());

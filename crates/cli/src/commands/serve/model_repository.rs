@@ -156,15 +156,15 @@ impl RepositoryVersion {
             return change(admin, earlier, &wanted, is_newest).await;
         }
         upload(admin, &file).await?;
-        let outcome = if earlier.is_some() {
-            admin.replace_model(&wanted).await?;
-            "registered again: its file or signature has changed"
+        let (view, outcome) = if earlier.is_some() {
+            let view = admin.replace_model(&wanted).await?;
+            (view, "registered again: its file or signature has changed")
         } else {
-            admin.register_model(&wanted).await?;
-            "registered"
+            (admin.register_model(&wanted).await?, "registered")
         };
         report(&wanted.name, version, outcome);
-        Ok(())
+        // A new version has what the one before it had, where the folder says nothing of it.
+        change(admin, &view, &wanted, is_newest).await
     }
 }
 
@@ -176,7 +176,7 @@ fn is_same_program(registered: &ModelView, wanted: &ModelRegistration) -> bool {
         && registered.outputs == wanted.outputs
 }
 
-/// Changes what differs in SLO, rate, queue limit, family and accuracy. Rate and family are those of the newest version.
+/// Changes what differs in SLO, rate, priority, queue limit, family and accuracy. Rate, priority and family are those of the newest version.
 async fn change(
     admin: &AdminClient,
     registered: &ModelView,
@@ -184,10 +184,12 @@ async fn change(
     is_newest: bool,
 ) -> anyhow::Result<()> {
     let rate = wanted.rate.unwrap_or_default();
+    let priority = wanted.priority.unwrap_or_default();
     let mut change = ModelChange {
         slo_ms: differing(wanted.slo_ms, &registered.slo_ms),
         rate_rps: differing(wanted.rate_rps, &registered.rate_rps).filter(|_| is_newest),
         rate: differing(rate, &registered.rate).filter(|_| is_newest),
+        priority: differing(priority, &registered.priority).filter(|_| is_newest),
         queue_limit: differing(wanted.queue_limit, &registered.queue_limit),
         accuracy: wanted
             .accuracy
