@@ -127,9 +127,9 @@ pub struct ReplanningReport {
     pub changed: u64,
     /// The number of plans that were not worth the cost of moving to them.
     pub rejected: u64,
-    /// The number of replicas that were started.
+    /// The number of workers that were started after the first plan's, again after they died among them.
     pub started: u64,
-    /// The number of replicas that were stopped.
+    /// The number of workers that have ended.
     pub stopped: u64,
 }
 

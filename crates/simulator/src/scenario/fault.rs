@@ -23,17 +23,19 @@ pub struct Fault {
 /// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FaultKind {
-    /// The workers of a device die, and their connections break at once; they are back when the fault ends.
+    /// The workers of a device die, as do those that are started there until the fault ends, and their connections break at once. Without agents,
+    /// in a run that keeps its plan, they are back when the fault ends.
     WorkerDies(DeviceIndex),
     /// Batches on a device take this many times as long.
     SlowWorker(DeviceIndex, f64),
     /// Every message between gateway and workers takes this much longer.
     NetworkDelay(Duration),
-    /// The devices of a node, counted from 0 in the scenario's order, do not answer. The gateway notices at the end of the lease.
+    /// The network of a node, counted from 0 in the scenario's order, is cut. The gateway notices at the end of the lease, or when a connection has
+    /// acknowledged nothing for as long.
     NodeLost(usize),
     /// The agent of a node, counted likewise, dies, and another one is there when the fault ends. Workers go on without it.
     AgentDies(usize),
-    /// The gateway dies, and another one is ready when the fault ends. Clients send what was not answered again until the deadline.
+    /// The gateway dies, and another one starts when the fault ends, with what is stored. Clients send what was not answered again until the deadline.
     GatewayDies,
     /// A node, counted likewise, is drained, and opened again when the fault ends.
     NodeDrained(usize),
