@@ -10,7 +10,8 @@
 //!
 //! The claims of models of a higher priority come before those of lower ones ([`DemandedModel::priority`]). Among models of one
 //! priority only needs are claims; over models of a lower priority the rest of a rate, such as a reservation, is one, too. So a change of a
-//! model may take from served models of a lower priority what they need, and never from others.
+//! model may take from served models of a lower priority what they need, and never from others. Their last replicas it takes for a need only,
+//! or where memory is short.
 //!
 //! A policy gets the models in the order of their priorities. If the plan does not keep the claims, the policy is asked again with smaller rates. First the models whose rates are above what they
 //! have now get less, then all models, and then the models of the lowest
@@ -81,6 +82,8 @@ struct Harm {
     /// The sum of the parts that models which get requests lack of their fair shares while others are planned for more than theirs,
     /// in thousandths.
     behind: usize,
+    /// The number of served models of a lower priority that have no replica, although the memory of the devices suffices for one.
+    displaced: usize,
     /// The sum of the parts that models lack of the other rates that they may take from models of a lower priority, in thousandths.
     unreserved: usize,
 }
@@ -91,6 +94,7 @@ impl Harm {
         lost: 0,
         homeless: 0,
         behind: 0,
+        displaced: 0,
         unreserved: 0,
     };
 }
@@ -261,6 +265,14 @@ impl<'a> Claims<'a> {
             let goodput = forecast.goodput.get();
             if kept > IDLE && goodput < kept * (1.0 - TOLERANCE) {
                 harms[self.levels[model]].lost += lacking(goodput, kept);
+            }
+        }
+        let is_displaced = |model: &usize| {
+            self.homes[*model] && self.kept[*model].is_some() && counts[*model] == 0
+        };
+        for model in (0..counts.len()).filter(is_displaced) {
+            for harm in &mut harms[..self.levels[model]] {
+                harm.displaced += 1;
             }
         }
         let forecasts = goodput::estimate(&self.entitled, replicas);
