@@ -145,7 +145,7 @@ async function run() {
     await go("#/models/vgg19");
     await button("Change SLO or rate").click();
     await page.getByLabel("SLO (ms)").fill("900");
-    await page.getByLabel("Declared rate (requests/s)").fill("25");
+    await page.getByLabel("Reserved rate (requests/s)").fill("25");
     await accessible(page, "change of a model");
     await button("Change").click();
     await until("the change", async () => {

@@ -124,13 +124,12 @@ const ARROWS: [(&str, &[&str]); 28] = [
 ];
 
 /// The crates on which only the tests of a crate may depend.
-const TESTS: [(&str, &[&str]); 6] = [
+const TESTS: [(&str, &[&str]); 5] = [
     // Benchmarks read the processor's time of their thread.
     ("placement", &["rustix"]),
     ("serving", &["rustix"]),
     ("simulator", &["rustix"]),
-    // The benchmark of decisions and the clusters in virtual time plan with real policies.
-    ("control", &["placement"]),
+    // The clusters in virtual time plan with real policies.
     ("virtual", &["placement"]),
     // The gateway's driver replays the history of a simulated cluster.
     ("gateway", &["simulator"]),

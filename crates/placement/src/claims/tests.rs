@@ -340,7 +340,12 @@ proptest! {
                 let was_served = count(&current, model) > 0;
                 let case = format!("{model} of {all:?} with {priorities:?}: {before:?} {after:?}");
                 prop_assert!(!was_served || count(&plan.replicas, model) > 0, "{case}");
-                prop_assert!(after[model] >= 0.89 * before[model] - 0.02, "{case}");
+                // Each plan may give a reservation of a higher priority more of what it asks for.
+                let mut others = priorities.iter().zip(&all);
+                let is_below_reservation =
+                    others.any(|(other, (_, rate, need))| *other > priorities[model] && rate > need);
+                let keeps = after[model] >= 0.89 * before[model] - 0.02;
+                prop_assert!(keeps || is_below_reservation, "{case}");
             }
             all[number] = (ms, need.max(guess), need.max(0.01));
             problem = problem_with(devices, &all, &plan.replicas);
