@@ -81,13 +81,13 @@ impl ArrivalRates {
         self.models.entry(name.clone()).or_insert_with(new);
     }
 
-    /// Measures a model anew, because its reserved rate was changed. A model that has lost its reservation keeps what is measured, which is
-    /// all that it is planned for now.
+    /// Has the reserved rate of a model be its prior, because it was changed. What is measured without a prior stays measured.
     pub(crate) fn begin_again(&mut self, now: Time, spec: &ModelSpec) {
         if let Some(model) = self.models.get_mut(spec.demand_name()) {
-            model.estimator = match spec.rate {
-                None if model.need.is_used() => model.need.clone(),
-                _ => RateEstimator::new(now, spec.prior_rate()),
+            model.estimator = if model.need.is_used() {
+                model.need.clone()
+            } else {
+                RateEstimator::new(now, spec.prior_rate())
             };
         }
     }

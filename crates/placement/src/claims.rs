@@ -180,14 +180,14 @@ impl<'a> Claims<'a> {
                 (best, least) = (self.with_shortfalls(plan, &problem), harm);
             }
         }
-        for level in (1..levels).rev() {
+        'levels: for level in (1..levels).rev() {
             for leaves_out in [false, true] {
                 if is_kept(&least[..level]) {
                     continue;
                 }
                 let problem = self.without_lowest(level, leaves_out);
                 let Ok(mut plan) = place(&problem) else {
-                    break;
+                    break 'levels;
                 };
                 if leaves_out {
                     // The problem is not the reason.
