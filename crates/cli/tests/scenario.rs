@@ -207,7 +207,7 @@ fn csv_has_one_header_and_names_run_and_model() {
 #[test]
 fn the_report_for_people_counts_what_faults_lost() {
     let (_folder, scenario) = folder();
-    let fault = "faults = [{ at_s = 1.5, kind = \"node-lost\", node = 0, for_s = 1.0 }]\n";
+    let fault = "faults = [{ at_s = 1.5, kind = \"node-lost\", node = 0, for_s = 6.0 }]\n";
     fs::write(&scenario, format!("{SCENARIO}{fault}")).unwrap();
     let options = ["--policy", "exclusive", "--discipline", "fixed-wait"];
     let output = packhorse("simulate", &scenario, &options);
