@@ -91,6 +91,16 @@ fn plan(generation: u64) -> PlanRecord {
     }
 }
 
+/// Makes the database of a folder as an older version has left it.
+async fn make_old(folder: &Path, statements: &[&'static str]) {
+    let url = format!("sqlite://{}", folder.join("packhorse.db").display());
+    let mut old = sqlx::SqliteConnection::connect(&url).await.unwrap();
+    for statement in statements {
+        old.execute(*statement).await.unwrap();
+    }
+    old.close().await.unwrap();
+}
+
 #[tokio::test]
 async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
     let folder = tempfile::tempdir().unwrap();
@@ -266,13 +276,7 @@ async fn plans_are_listed_without_what_is_large_in_them() {
     store.close().await;
 
     // A store of 0.1.0 has no summaries; they are added when it is opened.
-    let file = folder.path().join("packhorse.db");
-    let url = format!("sqlite://{}", file.display());
-    let mut old = sqlx::SqliteConnection::connect(&url).await.unwrap();
-    old.execute("UPDATE plans SET summary = NULL")
-        .await
-        .unwrap();
-    old.close().await.unwrap();
+    make_old(folder.path(), &["UPDATE plans SET summary = NULL"]).await;
     let store = open(folder.path()).await;
     assert_eq!(store.plan_summaries(None, 10).await.unwrap(), listed);
 }
@@ -356,17 +360,12 @@ async fn a_store_from_before_families_gets_models_that_are_in_none() {
     store.insert_artifact(digest(1), 1).await.unwrap();
     store.insert_model(&spec("m:1", digest(1))).await.unwrap();
     drop(store);
-    let file = folder.path().join("packhorse.db");
-    let url = format!("sqlite://{}", file.display());
-    let mut old = sqlx::SqliteConnection::connect(&url).await.unwrap();
-    for statement in [
+    let statements = [
         "ALTER TABLE models DROP COLUMN family",
         "ALTER TABLE models DROP COLUMN accuracy_pct",
         "DELETE FROM _sqlx_migrations WHERE version = 13",
-    ] {
-        old.execute(statement).await.unwrap();
-    }
-    old.close().await.unwrap();
+    ];
+    make_old(folder.path(), &statements).await;
     let store = open(folder.path()).await;
     let models = store.models().await.unwrap();
     let expected = ModelSpec {
@@ -383,19 +382,14 @@ async fn a_store_from_before_reservations_keeps_its_rates_and_takes_models_witho
     store.insert_artifact(digest(1), 1).await.unwrap();
     store.insert_model(&spec("m:1", digest(1))).await.unwrap();
     drop(store);
-    let file = folder.path().join("packhorse.db");
-    let url = format!("sqlite://{}", file.display());
-    let mut old = sqlx::SqliteConnection::connect(&url).await.unwrap();
-    for statement in [
+    let statements = [
         "ALTER TABLE models ADD COLUMN old_rps DOUBLE PRECISION NOT NULL DEFAULT 0",
         "UPDATE models SET old_rps = rate_rps",
         "ALTER TABLE models DROP COLUMN rate_rps",
         "ALTER TABLE models RENAME COLUMN old_rps TO rate_rps",
         "DELETE FROM _sqlx_migrations WHERE version = 15",
-    ] {
-        old.execute(statement).await.unwrap();
-    }
-    old.close().await.unwrap();
+    ];
+    make_old(folder.path(), &statements).await;
     let store = open(folder.path()).await;
     let without = ModelSpec {
         rate: None,

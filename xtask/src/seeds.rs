@@ -204,13 +204,15 @@ fn page(seeds: u64, without: &str, bugs: &[Found], trace: &str) -> String {
         "# A thousand histories of a cluster in virtual time\n\n\
          Made by `cargo xtask seeds --planted --seeds {seeds}`, with the development build on one core.\n\n\
          The test lets a cluster of four nodes live through up to 60 random steps under load: registrations, removals, drains, killed, stopped and cut off \
-         workers, agents, nodes and gateways, slow and failing stores, wiped folders, restored backups, requests on which models throw or workers die. The \
-         controller, the engine, the links and the agents' reconcilers are the real ones; network, disk, processes and time are simulated. After every event \
-         the invariants must hold (`crates/virtual/src/invariants.rs`, `clients.rs`, `data_plane.rs`); after the last step all faults end, everything must become \
+         workers, agents, nodes and gateways, slow and failing stores, wiped folders, restored backups, requests on which models throw or workers die.\n\
+         The controller, the engine, the links and the agents' reconcilers are the real ones; network, disk, processes and time are simulated.\n\
+         After every event the invariants must hold (`crates/virtual/src/invariants.rs`, `clients.rs`, `data_plane.rs`).\n\
+         After the last step all faults end, everything must become \
          ready, and 99 % of the requests of ten more seconds must be answered in time.\n\n\
          Without a planted bug: {without}.\n\n\
          ## Planted bugs\n\n\
-         Each patch of `crates/virtual/tests/planted-bugs` is applied to a copy by itself. The seeds begin with 0; the history of the seed that fails \
+         Each patch of `crates/virtual/tests/planted-bugs` is applied to a copy by itself.\n\
+         The seeds begin with 0; the history of the seed that fails \
          first is made simpler as long as it still fails.\n\n\
          | bug | first seed that fails | steps that are enough | what was noticed |\n|---|--:|--:|---|\n"
     );

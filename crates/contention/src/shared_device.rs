@@ -140,14 +140,6 @@ impl<B: Copy> SharedDevice<B> {
         self.revision += 1;
     }
 
-    /// Removes all batches.
-    pub fn clear(&mut self, now: Time) {
-        self.advance(now);
-        self.running.clear();
-        self.queues.iter_mut().for_each(VecDeque::clear);
-        self.revision += 1;
-    }
-
     /// Removes the batches of a replica, whose number is not used again.
     pub fn clear_replica(&mut self, now: Time, replica: usize) {
         self.queues[replica].clear();
@@ -289,7 +281,7 @@ mod tests {
         device.set_slowdown(at(11), 1.0);
         assert_eq!(run(&mut device), [(14, 0, 0)]);
         device.enqueue(at(20), 0, batch(1, 10, 40.0));
-        device.clear(at(21));
+        device.clear_replica(at(21), 0);
         assert_eq!(device.next_completion(), None);
     }
 

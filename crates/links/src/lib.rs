@@ -125,6 +125,11 @@ impl<C: Connect> Links<C> {
         self
     }
 
+    /// Returns a number above all keys of replicas and devices so far, for [`Links::numbered_from`].
+    pub fn next_number(&self) -> u32 {
+        self.next_key.max(self.next_device)
+    }
+
     /// Numbers devices in this order, whether there are replicas on them or not. Others follow in the order of their first replicas.
     #[must_use]
     pub fn with_devices(mut self, devices: impl IntoIterator<Item = DeviceId>) -> Self {

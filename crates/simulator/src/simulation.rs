@@ -10,5 +10,5 @@ mod scaling;
 mod surroundings;
 
 pub use check::SimulateError;
-pub(crate) use check::check_replica;
+pub(crate) use check::check_replicas;
 pub(crate) use run::{Simulation, link_times};

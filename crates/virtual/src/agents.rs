@@ -13,10 +13,9 @@ use crate::{
 impl<E: Environment> Cluster<E> {
     /// Starts the agent of a node, which adopts the workers that run.
     pub fn start_agent(&mut self, name: &NodeName) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.start_agent(self.now, self.settings.limits);
-            self.renew(name, Duration::ZERO);
-        }
+        let index = self.nodes.named(name);
+        self.nodes[index].start_agent(self.now, self.settings.limits);
+        self.renew(name, Duration::ZERO);
     }
 
     /// Has the agent of a node ask for its lease after a time, and not when it would have else.
@@ -27,6 +26,7 @@ impl<E: Environment> Cluster<E> {
         };
         if let Some(agent) = &mut node.agent {
             agent.renews_at = at;
+            agent.waits = false;
             let renews = RareEvent::AgentRenews(name.clone(), node.starts);
             self.events.push(at, renews.into());
         }
@@ -34,21 +34,45 @@ impl<E: Environment> Cluster<E> {
 
     /// Kills the agent of a node; its workers serve on.
     pub fn kill_agent(&mut self, name: &NodeName) {
-        if let Some(node) = self.nodes.get_mut(name) {
-            node.agent = None;
+        let index = self.nodes.named(name);
+        self.nodes[index].agent = None;
+    }
+
+    /// Has the agents ask for their leases that could not reach a gateway.
+    pub(crate) fn end_waits(&mut self) {
+        for index in 0..self.nodes.iter().count() {
+            self.end_wait(index);
+        }
+    }
+
+    /// Has the agent of a node ask for its lease if it could not reach the gateway: at the next of the times at which it tries.
+    pub(crate) fn end_wait(&mut self, index: usize) {
+        let node = &self.nodes[index];
+        let waits = node.agent.as_ref().filter(|agent| agent.waits);
+        if let Some(agent) = waits
+            && node.speaks()
+            && self.gateway.is_some()
+        {
+            let retry = self.settings.retry.as_nanos().max(1);
+            let waited = self.now.saturating_since(agent.renews_at).as_nanos();
+            let left = waited.div_ceil(retry) * retry - waited;
+            let left = u64::try_from(left).expect("less than the time between two tries");
+            let name = node.name.clone();
+            self.renew(&name, Duration::from_nanos(left));
         }
     }
 
     pub(crate) fn agent_renews(&mut self, name: &NodeName, starts: u64) {
-        let Some(node) = self.nodes.get(name) else {
+        let Some(node) = self.nodes.get_mut(name) else {
             return;
         };
-        let agent = node.agent.as_ref();
-        if node.starts != starts || agent.is_none_or(|agent| agent.renews_at != self.now) {
+        let speaks = node.speaks();
+        let agent = node.agent.as_mut().filter(|_| node.starts == starts);
+        let Some(agent) = agent.filter(|agent| agent.renews_at == self.now) else {
             return;
-        }
-        if !node.speaks() || self.gateway.is_none() {
-            self.renew(name, self.settings.retry);
+        };
+        if !speaks || self.gateway.is_none() {
+            agent.waits = true;
             return;
         }
         let claim = node.claim();
@@ -179,8 +203,11 @@ impl<E: Environment> Cluster<E> {
         let later = node.act(now);
         let draining = std::mem::take(&mut node.draining);
         let starts = node.starts;
-        let agent = node.agent.as_ref();
-        let wakeup = agent.and_then(|agent| agent.reconciler.wakeup());
+        let wakeup = node.agent.as_mut().and_then(|agent| {
+            let at = agent.reconciler.wakeup()?.max(now);
+            let is_new = agent.wakes_at.replace(at) != Some(at);
+            is_new.then_some(at)
+        });
         for (after, event) in later {
             self.schedule(after, RareEvent::Node(name.clone(), event));
         }
@@ -189,18 +216,25 @@ impl<E: Environment> Cluster<E> {
         }
         if let Some(at) = wakeup {
             let wakes = RareEvent::AgentWakes(name.clone(), starts);
-            self.events.push(at.max(now), wakes.into());
+            self.events.push(at, wakes.into());
         }
         self.note_workers(index);
         self.send_report(name, false);
     }
 
+    /// Has the agent of a node act at a time at which it wanted to.
+    pub(crate) fn agent_wakes(&mut self, name: &NodeName, starts: u64) {
+        let node = self.nodes.get_mut(name).filter(|n| n.starts == starts);
+        if let Some(agent) = node.and_then(|node| node.agent.as_mut()) {
+            agent.wakes_at.take_if(|at| *at <= self.now);
+            self.run_agent(name);
+        }
+    }
+
     /// Has something happen at a node that was scheduled.
     pub(crate) fn happen_at_node(&mut self, name: &NodeName, event: Later) {
         let now = self.now;
-        let Some(index) = self.nodes.index(name) else {
-            return;
-        };
+        let index = self.nodes.named(name);
         if let Some((after, later)) = self.nodes[index].happen(now, event) {
             self.schedule(after, RareEvent::Node(name.clone(), later));
         }

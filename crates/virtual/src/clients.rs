@@ -35,9 +35,9 @@ pub enum End {
 
 /// The times at which clients send requests.
 pub enum Arrivals {
-    /// None.
+    /// No time.
     Never,
-    /// These, which ascend.
+    /// These times, which ascend.
     At(Box<dyn Iterator<Item = Time>>),
     /// Independent ones at this rate, in requests/s, from the random numbers of the cluster.
     Poisson(f64),

@@ -23,11 +23,12 @@ use crate::{
 };
 
 /// The number of steps that may be taken at one time. With more, something is done again and again.
-const MAX_STEPS: usize = 1_000_000;
+const MAX_STEPS: usize = 100_000;
 /// The number of notices that are kept, to be shown if an invariant breaks.
 const SHOWN: usize = 40;
 
-/// A cluster in virtual time. Faults are methods. After every event the [invariants](Invariants) hold, which debug builds check.
+/// A cluster in virtual time. Faults are methods. Debug builds check the [invariants](Invariants): those of the data plane after every event, all of them
+/// unless only requests and batches have gone on.
 #[derive(Debug)]
 pub struct Cluster<E> {
     /// The settings.
@@ -44,7 +45,7 @@ pub struct Cluster<E> {
     pub nodes: Nodes,
     /// The number of devices of all nodes.
     pub(crate) devices: usize,
-    /// What is served without a control plane; none for a cluster with one.
+    /// The models and replicas that are served without a control plane; none for a cluster with one.
     pub(crate) served: Option<Served>,
     /// The requests that are counted, but that nobody sends.
     pub counted: CountedTraffic,
@@ -56,8 +57,7 @@ pub struct Cluster<E> {
     pub trace: bool,
     /// The clients.
     pub clients: Clients,
-    /// The network.
-    pub network: Network,
+    pub(crate) network: Network,
     /// The random numbers.
     pub random: Random,
     /// The invariants, and the answers of commands.
@@ -119,7 +119,7 @@ impl<E: Environment> Cluster<E> {
 
     /// Has what happens at this time, that of [`Cluster::next`], happen: one event at most. Returns the number of an alarm.
     pub fn step(&mut self, next: Time) -> Option<u64> {
-        debug_assert!(next >= self.now, "time goes back");
+        assert!(next >= self.now, "time goes back");
         self.steps_at_once = if next > self.now {
             0
         } else {
@@ -132,9 +132,20 @@ impl<E: Environment> Cluster<E> {
         );
         self.now = next;
         let event = self.events.pop(next);
+        let is_seldom = matches!(event, Some(Event::Rare(_) | Event::Alarm(_)));
         let alarm = event.and_then(|event| self.happen(event));
-        self.drive();
+        self.drive_and_check(is_seldom);
         alarm
+    }
+
+    /// Returns true if all requests have ended, for clients and for the engine.
+    pub fn is_idle(&self) -> bool {
+        let gateway = self.gateway.as_ref();
+        let books = gateway.map(|gateway| gateway.data_plane.engine.books());
+        let is_empty = |books: packhorse_serving::Books| {
+            books.is_balanced() && books.queued == 0 && books.in_flight == 0
+        };
+        self.clients.are_idle() && books.is_none_or(is_empty)
     }
 
     /// Lets a time pass.
@@ -145,28 +156,6 @@ impl<E: Environment> Cluster<E> {
         }
         self.now = end;
         self.drive();
-    }
-
-    /// Lets time pass until the condition holds. Returns the time that passed.
-    ///
-    /// Panics if it does not hold within the limit.
-    pub fn run_until(
-        &mut self,
-        what: &str,
-        limit: Duration,
-        condition: impl Fn(&Self) -> bool,
-    ) -> Duration {
-        let begin = self.now;
-        while !condition(self) {
-            let next = self.next().unwrap_or(Time::MAX);
-            assert!(
-                next <= begin + limit,
-                "{what}: not within {limit:?}\n{}",
-                self.history()
-            );
-            self.step(next);
-        }
-        self.now.saturating_since(begin)
     }
 
     fn happen(&mut self, event: Event) -> Option<u64> {
@@ -194,11 +183,7 @@ impl<E: Environment> Cluster<E> {
         let start = self.gateway.as_ref().map(|gateway| gateway.start);
         match event {
             RareEvent::AgentRenews(name, starts) => self.agent_renews(&name, starts),
-            RareEvent::AgentWakes(name, starts) => {
-                if self.nodes.get(&name).is_some_and(|n| n.starts == starts) {
-                    self.run_agent(&name);
-                }
-            }
+            RareEvent::AgentWakes(name, starts) => self.agent_wakes(&name, starts),
             RareEvent::Node(name, event) => self.happen_at_node(&name, event),
             RareEvent::Stored(of) if start == Some(of) => self.stored(of),
             RareEvent::Solved(of, key, result) if start == Some(of) => {
@@ -208,6 +193,9 @@ impl<E: Environment> Cluster<E> {
             RareEvent::Delivers(connection, message) => self.deliver(connection, message),
             RareEvent::GivesUp(connection) => self.gives_up(connection),
             RareEvent::Overdue(batch) => self.overdue(batch),
+            RareEvent::WorkerResumes(node, device, done) => {
+                self.batch_computed(node, device, &done);
+            }
             RareEvent::HangsUp(request) => self.hangs_up(request),
             RareEvent::GatewayResumes(of) if start == Some(of) => self.resume_gateway(),
             // They are of an earlier gateway.
@@ -293,7 +281,7 @@ impl<E: Environment> Cluster<E> {
 }
 
 /// Returns a notice as people read it.
-pub fn notice_text(notice: &Notice) -> String {
+fn notice_text(notice: &Notice) -> String {
     let because = |reason: &Option<String>| match reason {
         Some(reason) => format!(": {reason}"),
         None => String::new(),

@@ -11,7 +11,7 @@ use packhorse_serving::{
 
 use crate::{clients::Clients, network::ConnectionKey, settings::Settings};
 
-/// What links want of their sockets.
+/// A change of a socket that links want.
 #[derive(Debug)]
 pub(crate) enum SocketChange {
     /// Connects to the worker of a replica, and again after a loss, until the connection is closed.
@@ -72,15 +72,16 @@ pub(crate) struct DataPlane {
 }
 
 impl DataPlane {
-    /// Creates the data plane of a gateway whose first batch has this number in the run, and which numbers devices in this order.
+    /// Creates the data plane of a gateway whose first batch and first replica have these numbers in the run, and which numbers devices in this order.
     pub(crate) fn new(
         settings: &Settings,
         first_batch: u64,
+        first_replica: u32,
         devices: impl IntoIterator<Item = DeviceId>,
     ) -> Self {
         Self {
             engine: Engine::new(settings.engine),
-            links: Links::numbered_from(0)
+            links: Links::numbered_from(first_replica)
                 .with_interference(settings.interference)
                 .with_devices(devices),
             sockets: Sockets::default(),
@@ -236,11 +237,10 @@ impl DataPlane {
     pub(crate) fn eject(&mut self, id: ReplicaId) {
         let mut links = self.links.identities();
         let link = links.find(|(_, other, _)| *other == id);
-        if let Some((key, ..)) = link {
-            drop(links);
-            self.links.batch_failed(key, "batches fail".to_owned());
-            self.links.ejected(key);
-        }
+        let key = link.expect("it is linked").0;
+        drop(links);
+        self.links.batch_failed(key, "batches fail".to_owned());
+        self.links.ejected(key);
     }
 
     // The clients' side.

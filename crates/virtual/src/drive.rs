@@ -36,17 +36,22 @@ impl<E: Environment> Cluster<E> {
         self.gateway_starts += 1;
         let devices = self.nodes.iter().flat_map(crate::Node::device_ids);
         let first_batch = self.network.batches.next();
-        let data_plane = DataPlane::new(&self.settings, first_batch, devices);
-        let store = self.served.is_none().then_some(&mut self.store);
+        let first_replica = self.network.first_replica;
+        let data_plane = DataPlane::new(&self.settings, first_batch, first_replica, devices);
+        let controller = self.served.is_none().then(|| {
+            let (config, stored) = (self.settings.config.clone(), self.store.start());
+            self.environment.control_plane_starts(&config, &stored);
+            Controller::new(self.now, config, stored)
+        });
         self.gateway = Some(Gateway::new(
             self.now,
-            &self.settings,
-            store,
+            controller,
             self.gateway_starts,
             data_plane,
         ));
         self.counted.begin(self.now, self.gateway_starts);
         self.serve_without_control();
+        self.end_waits();
         self.drive();
     }
 
@@ -67,7 +72,9 @@ impl<E: Environment> Cluster<E> {
 
     /// Kills the gateway. The write that is under way may still be carried out; those behind it are lost.
     pub fn kill_gateway(&mut self, write_is_carried_out: bool) {
-        self.gateway = None;
+        if let Some(gateway) = self.gateway.take() {
+            self.network.first_replica = gateway.data_plane.links.next_number();
+        }
         // The connection of each agent breaks on which it waits for its wanted state.
         let names: Vec<NodeName> = self.nodes.iter().map(|node| node.name.clone()).collect();
         for name in names {
@@ -132,6 +139,11 @@ impl<E: Environment> Cluster<E> {
 
     /// Has the gateway handle what has come, and carries out what it asks for.
     pub fn drive(&mut self) {
+        self.drive_and_check(true);
+    }
+
+    /// Does the same, and checks all invariants, or those of the data plane where nothing but requests and batches has gone on.
+    pub(crate) fn drive_and_check(&mut self, all: bool) {
         let mut effects = 0;
         loop {
             effects += 1;
@@ -163,8 +175,7 @@ impl<E: Environment> Cluster<E> {
             }
         }
         if cfg!(debug_assertions) {
-            // Without an effect, only requests and batches went on.
-            self.check(effects > 1);
+            self.check(all || effects > 1);
         }
     }
 
@@ -301,13 +312,14 @@ impl<E: Environment> Cluster<E> {
                 sum.for_family += counts.for_family;
             }
         }
-        let scales: BTreeMap<ReplicaId, f64> = gateway
-            .data_plane
-            .targets()
-            .map(|(_, id, target)| {
-                let model = &target.replica.spec.model.model;
-                (id, self.environment.latency_scale(model))
-            })
+        let scale = |target: &Target| {
+            let spec = &target.replica.spec;
+            let node = self.nodes.get(spec.device.node())?;
+            node.behaviour.scales.get(&spec.model.model).copied()
+        };
+        let targets = gateway.data_plane.targets();
+        let scales: BTreeMap<ReplicaId, f64> = targets
+            .filter_map(|(_, id, target)| Some((id, scale(target)?)))
             .collect();
         for (id, work) in gateway.data_plane.work() {
             let scale = scales.get(&id).copied().unwrap_or(1.0);

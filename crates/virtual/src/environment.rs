@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{ModelId, ReplicaId, Time};
-use packhorse_control::{Event, Notice, PlanningInput, Solution, SolveError, Write};
+use packhorse_cluster::{ReplicaId, Time};
+use packhorse_control::{
+    Config, Event, Notice, PlanningInput, Solution, SolveError, Write, record::StoredCluster,
+};
 use packhorse_serving::RequestOutcome;
 
 /// The surroundings of a [`Cluster`](crate::Cluster). Everything but the planning may be ignored.
@@ -14,16 +16,19 @@ pub trait Environment {
     /// Returns what the policy says where it finds no plan.
     fn plan(&mut self, now: Time, input: &PlanningInput) -> Result<Solution, SolveError>;
 
+    /// Takes note of a control plane that starts with these settings and this state.
+    fn control_plane_starts(&mut self, _config: &Config, _stored: &StoredCluster) {}
+
     /// Takes note of a request that a client sends, of the model with this index.
     fn request_arrived(&mut self, _now: Time, _model: usize) {}
 
-    /// Takes note of a request that ends without an answer.
+    /// Takes note of a request that the gateway, or its death, ends without an answer.
     fn request_ended(&mut self, _now: Time, _request: &EndedRequest) {}
 
     /// Takes note of a batch that the engine sends.
     fn batch_sent(&mut self, _now: Time, _batch: &SentBatch) {}
 
-    /// Takes note of a batch whose answer is at the gateway, with its requests.
+    /// Takes note of a batch that was computed and whose answer is at the gateway, with its requests.
     fn batch_answered(
         &mut self,
         _now: Time,
@@ -49,11 +54,6 @@ pub trait Environment {
 
     /// Takes note of a worker process that has ended.
     fn worker_ended(&mut self, _now: Time, _replica: ReplicaId) {}
-
-    /// Returns the factor of a model's real batch times over those of its profile.
-    fn latency_scale(&self, _model: &ModelId) -> f64 {
-        1.0
-    }
 }
 
 /// A request that ends without an answer.

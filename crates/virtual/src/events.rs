@@ -3,12 +3,13 @@
 use std::{cmp::Ordering, collections::BinaryHeap};
 
 use packhorse_cluster::{NodeName, Time};
+use packhorse_contention::CompletedBatch;
 use packhorse_control::{Solution, SolveError, SolveKey};
 use packhorse_serving::{ReplicaKey, RequestKey};
 
 use crate::{
     network::{ConnectionKey, Message},
-    node::Later,
+    node::{HeldBatch, Later},
 };
 
 /// An event that happens later. The frequent ones are small.
@@ -44,6 +45,8 @@ pub(crate) enum RareEvent {
     Delivers(ConnectionKey, Message),
     GivesUp(ConnectionKey),
     Overdue(u64),
+    /// A stopped worker goes on, which has a computed batch.
+    WorkerResumes(u32, u32, CompletedBatch<HeldBatch>),
     HangsUp(RequestKey),
     GatewayResumes(u64),
 }

@@ -1,4 +1,4 @@
-//! What people add to a cluster, and what breaks in it.
+//! The nodes that people add to a cluster, and the faults in it. A fault of a node that there is not is a mistake of the caller.
 
 use std::time::Duration;
 
@@ -30,26 +30,22 @@ impl<E: Environment> Cluster<E> {
     /// Switches a node off: agent and workers end.
     pub fn switch_off(&mut self, name: &NodeName) {
         self.kill_agent(name);
-        if let Some(index) = self.nodes.index(name) {
-            self.nodes[index].end_all(self.now);
-            self.workers_ended(index);
-        }
+        let index = self.nodes.named(name);
+        self.nodes[index].end_all(self.now);
+        self.workers_ended(index);
         self.drive();
     }
 
     /// Loses the state folder of an agent that does not run. The workers of before are not found again and end.
     pub fn wipe(&mut self, name: &NodeName) {
-        if let Some(index) = self.nodes.index(name) {
-            self.nodes[index].wipe(self.now);
-            self.workers_ended(index);
-        }
+        let index = self.nodes.named(name);
+        self.nodes[index].wipe(self.now);
+        self.workers_ended(index);
     }
 
     /// Kills one worker of a node.
     pub fn kill_worker(&mut self, name: &NodeName, which: usize) {
-        let Some(node) = self.nodes.get(name) else {
-            return;
-        };
+        let node = &self.nodes[self.nodes.named(name)];
         let count = node.processes.len();
         let mut processes = node.processes.iter();
         if let Some((id, process)) = processes.nth(which % count.max(1)) {
@@ -63,9 +59,8 @@ impl<E: Environment> Cluster<E> {
     /// Stops a worker process for a time (SIGSTOP).
     pub fn stop_worker(&mut self, name: &NodeName, which: usize, time: Duration) {
         let until = self.now + time;
-        let Some(node) = self.nodes.get_mut(name) else {
-            return;
-        };
+        let index = self.nodes.named(name);
+        let node = &mut self.nodes[index];
         let count = node.processes.len();
         let process = node.processes.values().nth(which % count.max(1));
         if let Some(place) = process.and_then(|process| process.place) {
@@ -76,9 +71,7 @@ impl<E: Environment> Cluster<E> {
     /// Has all workers of a device die, and those that are started there until [`Cluster::mend_device`].
     pub fn break_device(&mut self, name: &NodeName, device: usize) {
         let now = self.now;
-        let Some(index) = self.nodes.index(name) else {
-            return;
-        };
+        let index = self.nodes.named(name);
         let node = &mut self.nodes[index];
         node.add_hardware(now, device);
         node.hardware[device].broken += 1;
@@ -100,11 +93,10 @@ impl<E: Environment> Cluster<E> {
 
     /// Has workers run again on a device.
     pub fn mend_device(&mut self, name: &NodeName, device: usize) {
-        let Some(node) = self.nodes.get_mut(name) else {
-            return;
-        };
-        node.hardware[device].broken -= 1;
-        if node.hardware[device].broken == 0 {
+        let index = self.nodes.named(name);
+        let hardware = &mut self.nodes[index].hardware[device];
+        hardware.broken -= 1;
+        if hardware.broken == 0 {
             self.start_served();
         }
         self.drive();
@@ -113,9 +105,7 @@ impl<E: Environment> Cluster<E> {
     /// Has batches on a device take this many times as long from now on.
     pub fn slow_device(&mut self, name: &NodeName, device: usize, factor: f64) {
         let now = self.now;
-        let Some(index) = self.nodes.index(name) else {
-            return;
-        };
+        let index = self.nodes.named(name);
         self.nodes[index].add_hardware(now, device);
         let shared = &mut self.nodes[index].hardware[device].shared;
         shared.set_slowdown(now, factor);

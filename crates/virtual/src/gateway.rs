@@ -8,7 +8,7 @@ use std::{
 use packhorse_cluster::{ModelSpec, NodeName, Time, WantedState};
 use packhorse_control::{Controller, Event, RequestKey, Target};
 
-use crate::{data_plane::DataPlane, settings::Settings, store::Store};
+use crate::data_plane::DataPlane;
 
 /// A running gateway.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Gateway {
     pub controller: Option<Controller>,
     pub(crate) data_plane: DataPlane,
     /// The number of this start, from 1.
-    pub start: u64,
+    pub(crate) start: u64,
     /// The end of a pause of the whole process.
     pub(crate) paused_until: Option<Time>,
     pub(crate) inbox: VecDeque<Event>,
@@ -40,7 +40,7 @@ pub(crate) enum Caller {
     Report,
 }
 
-/// What a gateway without a control plane serves.
+/// The models and replicas of a gateway without a control plane.
 #[derive(Clone, Debug, Default)]
 pub struct Served {
     /// The models.
@@ -52,13 +52,10 @@ pub struct Served {
 impl Gateway {
     pub(crate) fn new(
         now: Time,
-        settings: &Settings,
-        store: Option<&mut Store>,
+        controller: Option<Controller>,
         start: u64,
         data_plane: DataPlane,
     ) -> Self {
-        let controller =
-            store.map(|store| Controller::new(now, settings.config.clone(), store.start()));
         Self {
             ready_since: controller.is_none().then_some(now),
             controller,

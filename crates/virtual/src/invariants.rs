@@ -79,7 +79,7 @@ impl Invariants {
         self.commands.len()
     }
 
-    /// Nobody waits for answers any more.
+    /// Forgets the commands that nobody answers any more.
     pub(crate) fn gateway_died(&mut self) {
         self.commands.clear();
         self.published.clear();

@@ -1,11 +1,11 @@
 //! A cluster in virtual time: one struct for the simulator, for random histories and for the scenarios of the control plane.
 //!
-//! What decides is real: the [`Controller`](packhorse_control::Controller), the agents' [`Reconciler`](packhorse_reconcile::Reconciler), the
+//! The parts that decide are real: the [`Controller`](packhorse_control::Controller), the agents' [`Reconciler`](packhorse_reconcile::Reconciler), the
 //! [`Links`](packhorse_links::Links) and the [`Engine`](packhorse_serving::Engine). What is slow or breaks is simulated: the network, the store, worker
 //! processes, devices, clients and the clock. Everything random comes from one seed, so that the same settings give the same run.
 //!
-//! A [`Cluster`] without delays and faults is the simulator. With delays, cuts, kills and full disks it is the machine under test. In debug builds the
-//! invariants of both planes are checked after every event.
+//! A [`Cluster`] without delays and faults is the simulator. With delays, cuts, kills and full disks it is the machine under test. Debug builds
+//! check the invariants of both planes.
 
 mod agents;
 mod clients;
@@ -29,14 +29,13 @@ mod store;
 mod transport;
 
 pub use clients::{Arrivals, ClientState, Clients, End};
-pub use cluster::{Cluster, notice_text};
+pub use cluster::Cluster;
 pub use counted_traffic::CountedTraffic;
 pub use environment::{
     AnsweredBatch, AnsweredRequest, EndedRequest, Environment, LostBatch, SentBatch,
 };
 pub use gateway::{Gateway, Served};
 pub use invariants::Invariants;
-pub use network::Network;
 pub use node::{LIMITS, LoadFailure, Node, Process, Times, WorkerBehaviour, profile_csv};
 pub use nodes::Nodes;
 pub use random::Random;

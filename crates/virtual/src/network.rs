@@ -20,15 +20,17 @@ pub(crate) struct ConnectionKey(pub(crate) u32);
 
 /// The connections to workers, and what is on its way on them.
 #[derive(Debug, Default)]
-pub struct Network {
+pub(crate) struct Network {
     pub(crate) sockets: BTreeMap<ReplicaKey, Socket>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) batches: NumberedQueue<Batch>,
+    /// The number of the first replica of the next gateway.
+    pub(crate) first_replica: u32,
     /// The extra time that every message takes.
     pub(crate) delay: Duration,
     /// An empty list, kept for its memory.
     pub(crate) completed: Vec<CompletedBatch<HeldBatch>>,
-    /// Likewise.
+    /// An empty list, kept for its memory.
     pub(crate) answered: Vec<AnsweredRequest>,
 }
 
@@ -37,6 +39,8 @@ pub struct Network {
 pub(crate) struct Socket {
     pub(crate) target: Target,
     pub(crate) attempt: u64,
+    /// True if the worker has not answered this attempt.
+    pub(crate) is_refused: bool,
     pub(crate) connection: Option<ConnectionKey>,
 }
 
@@ -57,7 +61,7 @@ pub(crate) struct Connection {
     /// The latest arrival of a message in each direction: they do not overtake each other.
     pub(crate) to_worker: Time,
     pub(crate) to_gateway: Time,
-    /// What waits for the network, in order.
+    /// The messages that wait for the network, in order.
     pub(crate) stalled: Vec<Message>,
 }
 
@@ -104,6 +108,12 @@ impl Network {
 
     pub(crate) fn connection_mut(&mut self, key: ConnectionKey) -> &mut Connection {
         &mut self.connections[key.0 as usize]
+    }
+
+    /// Returns a batch that has not ended, and its connection.
+    pub(crate) fn batch(&self, number: u64) -> Option<(&Batch, ConnectionKey)> {
+        let batch = self.batches.get(number).filter(|batch| !batch.ended)?;
+        Some((batch, batch.connection?))
     }
 
     /// Returns the keys of the open connections for which the predicate holds.

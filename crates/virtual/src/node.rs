@@ -89,11 +89,11 @@ impl Default for WorkerBehaviour {
 /// A worker process.
 #[derive(Debug)]
 pub struct Process {
-    /// What it does.
+    /// The work that it was started for.
     pub task: Task,
     /// Its number on the node.
     pub pid: u32,
-    /// What it says of itself.
+    /// The state that it reports.
     pub report: WorkerReport,
     /// The place of a serving process at its device.
     pub(crate) place: Option<Place>,
@@ -159,7 +159,7 @@ pub struct Node {
     pub(crate) agent: Option<Agent>,
     /// The number of the agent's starts, which outdates what was scheduled for an earlier one.
     pub(crate) starts: u64,
-    /// False while the network to the gateway is cut.
+    /// False while the network to the gateway is cut. [`Cluster::change_network`](crate::Cluster::change_network) changes it, as the three below.
     pub reachable: bool,
     /// True while nothing that the gateway sends arrives.
     pub is_deaf: bool,
@@ -218,8 +218,12 @@ struct StateFolder {
 #[derive(Debug)]
 pub(crate) struct Agent {
     pub(crate) reconciler: Reconciler,
-    /// The time at which it asks for its lease.
+    /// The time at which it asks for its lease, or at which it did last while it waits.
     pub(crate) renews_at: Time,
+    /// True while it tries again and again, because it does not reach a gateway.
+    pub(crate) waits: bool,
+    /// The next time at which it wants to act, if that is scheduled.
+    pub(crate) wakes_at: Option<Time>,
     /// The epoch of the last grant; none before the first.
     pub(crate) granted: Option<u64>,
     /// The last report that was sent.
@@ -439,6 +443,8 @@ impl Node {
         self.agent = Some(Agent {
             reconciler,
             renews_at: now,
+            waits: false,
+            wakes_at: None,
             granted: None,
             sent: None,
         });

@@ -28,6 +28,14 @@ impl Nodes {
         self.by_name.get(name).copied()
     }
 
+    /// Returns the number of the node of this name.
+    ///
+    /// Panics if there is none.
+    pub(crate) fn named(&self, name: &NodeName) -> usize {
+        let index = self.index(name);
+        index.unwrap_or_else(|| panic!("there is no node {name}"))
+    }
+
     /// Returns the node of this name.
     pub fn get(&self, name: &NodeName) -> Option<&Node> {
         Some(&self.list[self.index(name)?])

@@ -44,9 +44,9 @@ impl<T> NumberedQueue<T> {
             .get_mut(usize::try_from(number.checked_sub(self.first)?).ok()?)
     }
 
-    /// Returns the entries to change them.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries.iter_mut()
+    /// Returns the entries with their numbers, to change them.
+    pub(crate) fn numbered_mut(&mut self) -> impl Iterator<Item = (u64, &mut T)> {
+        (self.first..).zip(&mut self.entries)
     }
 
     /// Returns the entries with their numbers.

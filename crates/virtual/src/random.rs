@@ -24,7 +24,7 @@ impl Random {
     }
 
     /// Returns a number from 0 to 1.
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
@@ -34,17 +34,17 @@ impl Random {
     }
 
     /// Returns true with this probability.
-    pub fn happens(&mut self, probability: f64) -> bool {
+    pub(crate) fn happens(&mut self, probability: f64) -> bool {
         self.unit() < probability
     }
 
     /// Returns a time between two others.
-    pub fn between(&mut self, least: Duration, most: Duration) -> Duration {
+    pub(crate) fn between(&mut self, least: Duration, most: Duration) -> Duration {
         least + most.saturating_sub(least).mul_f64(self.unit())
     }
 
     /// Returns the time until the next of events that come at this rate, in events/s, independently of each other.
-    pub fn exponential(&mut self, rate: f64) -> Duration {
+    pub(crate) fn exponential(&mut self, rate: f64) -> Duration {
         Duration::from_secs_f64(-(1.0 - self.unit()).ln() / rate)
     }
 

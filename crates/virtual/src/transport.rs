@@ -29,6 +29,7 @@ impl<E: Environment> Cluster<E> {
                 let socket = Socket {
                     target: *target,
                     attempt: 0,
+                    is_refused: false,
                     connection: None,
                 };
                 self.network.sockets.insert(key, socket);
@@ -68,7 +69,10 @@ impl<E: Environment> Cluster<E> {
             Some((index, worker))
         });
         let Some((node, (worker, _, place))) = reached else {
-            gateway.data_plane.disconnected(now, key, "refused");
+            // Its state says so already from the second time on.
+            if !std::mem::replace(&mut socket.is_refused, true) {
+                gateway.data_plane.disconnected(now, key, "refused");
+            }
             let again = RareEvent::Connects(start, key, attempt);
             self.schedule(self.settings.reconnect, again);
             return;
@@ -101,9 +105,13 @@ impl<E: Environment> Cluster<E> {
             return;
         }
         connection.stalled = Vec::new();
+        if connection.used_credits == 0 {
+            return;
+        }
         let device = self.nodes[connection.node as usize].number_of(connection.place);
-        for (number, batch) in self.network.batches.numbered() {
+        for (number, batch) in self.network.batches.numbered_mut() {
             if batch.connection == Some(key) && !batch.ended {
+                batch.ended = true;
                 let lost = LostBatch {
                     number,
                     model: connection.model,
@@ -114,9 +122,6 @@ impl<E: Environment> Cluster<E> {
                 };
                 self.environment.batch_lost(self.now, &lost);
             }
-        }
-        for batch in self.network.batches.iter_mut() {
-            batch.ended |= batch.connection == Some(key);
         }
         self.network.batches.remove_ended(|batch| batch.ended);
     }
@@ -140,6 +145,7 @@ impl<E: Environment> Cluster<E> {
         let (now, start) = (self.now, gateway.start);
         if let Some(socket) = self.network.sockets.get_mut(&replica) {
             socket.connection = None;
+            socket.is_refused = false;
             socket.attempt += 1;
             let connects = RareEvent::Connects(start, replica, socket.attempt);
             gateway.data_plane.disconnected(now, replica, reason);
@@ -157,8 +163,7 @@ impl<E: Environment> Cluster<E> {
 
     /// Gives up a worker that has not answered a batch.
     pub(crate) fn overdue(&mut self, number: u64) {
-        let batch = self.network.batches.get(number);
-        if let Some(key) = batch.filter(|b| !b.ended).and_then(|b| b.connection) {
+        if let Some((_, key)) = self.network.batch(number) {
             self.lose(key, "a batch was not answered");
         }
     }
@@ -283,10 +288,9 @@ impl<E: Environment> Cluster<E> {
 
     /// Changes the network of a node, and delivers what has waited for it.
     pub fn change_network(&mut self, name: &NodeName, change: impl FnOnce(&mut Node)) {
-        let Some(index) = self.nodes.index(name) else {
-            return;
-        };
+        let index = self.nodes.named(name);
         change(&mut self.nodes[index]);
+        self.end_wait(index);
         let mut waited = Vec::new();
         for key in self.network.open(|open| open.node as usize == index) {
             let connection = self.network.connection_mut(key);
@@ -324,19 +328,14 @@ impl<E: Environment> Cluster<E> {
 
     pub(crate) fn batch_at_worker(&mut self, number: u64) {
         let now = self.now;
-        let batch = self
-            .network
-            .batches
-            .get(number)
-            .filter(|batch| !batch.ended);
-        let Some((batch, key)) = batch.and_then(|batch| Some((batch, batch.connection?))) else {
+        let Some((batch, key)) = self.network.batch(number) else {
             return;
         };
         let rows = batch.requests.len();
         if !self.message_arrives(key, Message::Batch(number)) {
             return;
         }
-        let connection = self.network.connection(key);
+        let connection = &self.network.connections[key.0 as usize];
         let (index, place) = (connection.node, connection.place);
         let node = &mut self.nodes[index as usize];
         let lane = node.lane_mut(place);
@@ -349,6 +348,9 @@ impl<E: Environment> Cluster<E> {
             return;
         }
         lane.held += 1;
+        if let Some(batch) = self.network.batches.get_mut(number) {
+            batch.reached_worker = now;
+        }
         let (mut solo_time, demand) = lane.costs[rows - 1];
         if !self.slowdowns.is_empty() {
             let model = &self.clients.model(connection.model).id;
@@ -395,14 +397,26 @@ impl<E: Environment> Cluster<E> {
         self.network.completed = completed;
     }
 
-    fn batch_computed(&mut self, index: u32, device: u32, done: &CompletedBatch<HeldBatch>) {
+    pub(crate) fn batch_computed(
+        &mut self,
+        index: u32,
+        device: u32,
+        done: &CompletedBatch<HeldBatch>,
+    ) {
         let now = self.now;
         let HeldBatch { number, lane } = done.batch;
         let node = &mut self.nodes[index as usize];
         let throws = node.behaviour.throws;
         let lane = node.lane_mut(Place { device, lane });
+        let Some((id, pid)) = lane.worker.clone() else {
+            return;
+        };
+        if let Some(until) = lane.stopped_until(now) {
+            let resumes = RareEvent::WorkerResumes(index, device, *done);
+            self.events.push(until, resumes.into());
+            return;
+        }
         lane.held -= 1;
-        let (worker, stopped) = (&lane.worker, lane.stopped_until(now));
         // The gateway may have closed the connection.
         let batch = self.network.batches.get_mut(number).filter(|b| !b.ended);
         let Some((batch, key)) = batch.and_then(|b| b.connection.map(|key| (b, key))) else {
@@ -414,17 +428,15 @@ impl<E: Environment> Cluster<E> {
             !which.is_empty() && batch.requests.iter().any(|request| which.contains(request))
         };
         if has(&self.clients.killers) {
-            if let Some((id, pid)) = worker.clone() {
-                let exits = Later::WorkerExits(id, pid, ExitCause::Signal(11));
-                let exits = RareEvent::Node(node.name.clone(), exits);
-                self.events.push(now, exits.into());
-            }
+            let exits = Later::WorkerExits(id, pid, ExitCause::Signal(11));
+            let exits = RareEvent::Node(node.name.clone(), exits);
+            self.events.push(now, exits.into());
             return;
         }
         batch.failed |= has(&self.clients.poison);
         let connection = &mut self.network.connections[key.0 as usize];
         let delay = self.settings.links.return_time + self.network.delay;
-        let answered = stopped.unwrap_or(now) + delay + self.random.delay(node.delay);
+        let answered = now + delay + self.random.delay(node.delay);
         connection.to_gateway = connection.to_gateway.max(answered);
         self.events
             .push(connection.to_gateway, Event::BatchAnswered(number));
@@ -432,12 +444,7 @@ impl<E: Environment> Cluster<E> {
 
     pub(crate) fn batch_answered(&mut self, number: u64) {
         let now = self.now;
-        let batch = self
-            .network
-            .batches
-            .get(number)
-            .filter(|batch| !batch.ended);
-        let Some(key) = batch.and_then(|batch| batch.connection) else {
+        let Some((_, key)) = self.network.batch(number) else {
             return;
         };
         if !self.message_arrives(key, Message::Answer(number)) {

@@ -18,7 +18,7 @@ use crate::{
     arrivals::{ArrivalProcess, arrival_processes},
     counters::{RunCounters, Stages},
     options::RunOptions,
-    simulation::{SimulateError, check_replica, link_times},
+    simulation::{SimulateError, check_replicas, link_times},
     timeline::{RequestEnd, Timeline},
 };
 
@@ -102,9 +102,7 @@ impl<'a> GroupWorld<'a> {
         options: RunOptions<'a>,
     ) -> Result<Self, SimulateError> {
         let discipline = options.dispatch.discipline;
-        for (i, planned) in plan.iter().enumerate() {
-            check_replica(scenario, i, planned)?;
-        }
+        check_replicas(scenario, plan)?;
         let without = [
             (options.replanning.is_some(), "new plans during the run"),
             (options.trace.is_some(), "a trace"),

@@ -60,8 +60,17 @@ pub enum SimulateError {
     },
 }
 
+/// Checks that the replicas of a plan can run in a scenario.
+pub(crate) fn check_replicas(
+    scenario: &Scenario,
+    plan: &[PlannedReplica],
+) -> Result<(), SimulateError> {
+    let mut replicas = plan.iter().enumerate();
+    replicas.try_for_each(|(i, planned)| check_replica(scenario, i, planned))
+}
+
 /// Checks that the `i`-th replica of a plan can run in a scenario.
-pub(crate) fn check_replica(
+fn check_replica(
     scenario: &Scenario,
     i: usize,
     planned: &PlannedReplica,

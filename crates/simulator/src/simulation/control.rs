@@ -1,22 +1,22 @@
 //! The control plane of a run that plans anew: its settings, what is stored at its start, and the calls of its policy.
 //!
 //! At the interval of the run, the data plane's counts are sampled and the policy is called, or, at changes, when the controller asks for
-//! a plan. It gets the problem as the gateway would
-//! see it: without the devices of nodes whose lease has ended, with the measured rates, with the current plan, and with the
-//! observations of devices.
+//! a plan. It gets the problem as the gateway would see it: without the devices of nodes whose lease has ended, with the measured rates, with
+//! the current plan, and with the observations of devices.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
     ArtifactDigest, Datatype, DemandedModel, Device, DeviceId, DeviceReport, Dim, Discipline,
     Generation, Mixed, ModelForecast, ModelId, ModelIndex, ModelSpec, Plan, PlannedReplica,
-    Priority, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, RequestsPerSecond,
-    Scheduling, TensorSpec, Time, VariantMix, VariantOf,
+    Priority, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec,
+    RequestsPerSecond, Scheduling, TensorSpec, Time, VariantMix, VariantOf,
 };
 use packhorse_control::{
     Assumptions, Comparison, Config, PlanningInput, Solution, SolveError,
     record::{Forecast, ModelRecord, NodeRecord, PlanRecord, Settings, StoredCluster},
 };
+use packhorse_virtual::Store;
 
 use crate::{
     Scenario,
@@ -26,6 +26,9 @@ use crate::{
 
 /// The lease of a node: the time after which the gateway gives up a silent node.
 const LEASE: Duration = Duration::from_secs(5);
+
+/// The generation of the first plan.
+const FIRST: Generation = Generation(1);
 
 /// The policy of a run, and when it is called.
 pub(super) struct Planner<'a> {
@@ -200,20 +203,15 @@ pub(super) fn stored(
         }
     }
     StoredCluster {
-        cluster_id: "00000000000000000000000000000000"
-            .parse()
-            .expect("a valid identity"),
-        epoch: 0,
         models: models.map(model).collect(),
-        splits: Vec::new(),
         nodes,
         plans: vec![stored_plan(scenario, plan)],
         profiles: problem.profiles.clone(),
-        pairs: BTreeMap::new(),
         settings: Settings {
             discipline: Some(discipline),
             ..Settings::default()
         },
+        ..Store::default().disk
     }
 }
 
@@ -285,14 +283,20 @@ fn tensor(name: &str) -> TensorSpec {
     }
 }
 
-/// Returns the plan at the start of a run as it would be stored.
-fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica]) -> PlanRecord {
-    let problem = &scenario.problem;
-    let generation = Generation(1);
-    let replicas = plan.iter().zip(0..).map(|(planned, number)| Replica {
-        id: ReplicaId { generation, number },
-        spec: packhorse_cluster::ReplicaSpec {
-            model: problem.models[planned.model.0].id.clone(),
+/// Returns the replica of this number of the first plan.
+pub(super) fn replica<M>(
+    scenario: &Scenario,
+    planned: &PlannedReplica,
+    number: u32,
+    model: M,
+) -> Replica<M> {
+    Replica {
+        id: ReplicaId {
+            generation: FIRST,
+            number,
+        },
+        spec: ReplicaSpec {
+            model,
             device: device_id(scenario, planned.device.0),
             batch_size: planned.batch_size,
             compute_share: planned.compute_share,
@@ -302,6 +306,15 @@ fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica]) -> PlanRecord {
         },
         phase: ReplicaPhase::Planned,
         worker: None,
+    }
+}
+
+/// Returns the plan at the start of a run as it would be stored.
+fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica]) -> PlanRecord {
+    let problem = &scenario.problem;
+    let replicas = plan.iter().zip(0..).map(|(planned, number)| {
+        let model = problem.models[planned.model.0].id.clone();
+        replica(scenario, planned, number, model)
     });
     let devices = problem.devices.iter().enumerate();
     let kinds = devices.take(scenario.devices_at_start());
@@ -312,7 +325,7 @@ fn stored_plan(scenario: &Scenario, plan: &[PlannedReplica]) -> PlanRecord {
         shortfall: None,
     });
     PlanRecord {
-        generation,
+        generation: FIRST,
         policy: "simulated".to_owned(),
         reason: String::new(),
         solve_ms: 0.0,
@@ -343,7 +356,7 @@ fn current_plan(problem: &Problem, estimate: Option<Estimate>) -> Plan {
     }
 }
 
-/// The rate that clients reach of a given rate, because of their own work per request.
+/// Returns the rate that clients reach of a given rate, because of their own work per request.
 fn reachable_rate(scenario: &Scenario, rate: RequestsPerSecond) -> RequestsPerSecond {
     let overhead = scenario.simulation.client_overhead.as_secs_f64();
     let reached = rate.get() / (1.0 + rate.get() * overhead);

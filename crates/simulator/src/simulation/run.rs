@@ -2,10 +2,7 @@
 
 use std::{collections::BTreeMap, iter, sync::Arc, time::Duration};
 
-use packhorse_cluster::{
-    Capacity, Generation, ModelIndex, NodeName, PlannedReplica, Program, Replica, ReplicaId,
-    ReplicaPhase, ReplicaSpec, Time,
-};
+use packhorse_cluster::{Capacity, ModelIndex, NodeName, PlannedReplica, Program, Time};
 use packhorse_control::{Assumptions, Command, Config, Target};
 use packhorse_serving::{EngineConfig, ReplicaParameters};
 use packhorse_virtual::{
@@ -15,25 +12,27 @@ use packhorse_virtual::{
 use super::{
     active_faults::ActiveFaults,
     autoscaler::Autoscaler,
-    check::{SimulateError, check_replica},
-    control::{self, Planner, device_id, device_report, model_spec},
+    check::{SimulateError, check_replicas},
+    control::{self, Planner, device_report, model_spec, replica},
     surroundings::Surroundings,
 };
 use crate::{
     Links, Scenario, SimulationSettings,
     arrivals::arrival_processes,
     counters::RunCounters,
-    options::{Recorded, RunOptions},
+    options::RunOptions,
     report::{AutoscaleReport, ReplanningReport},
 };
 
 /// The number of steps between two calls of the caller's function of progress, and two looks at whether the run shall stop.
 const STEPS: u64 = 1 << 14;
+/// The time in which all requests have ended after the last of them has come, and the last fault is over: much more than a full queue takes.
+const LONGEST: Duration = Duration::from_hours(24);
 /// The address of a worker that does not run yet.
 const NO_ADDRESS: std::net::SocketAddr =
     std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
-/// What a run has to do at a time.
+/// An act of a run that has its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Alarm {
     /// A fault begins.
@@ -75,9 +74,7 @@ impl<'a> Simulation<'a> {
             timeline,
             stop,
         } = options;
-        for (i, planned) in plan.iter().enumerate() {
-            check_replica(scenario, i, planned)?;
-        }
+        check_replicas(scenario, plan)?;
         let mut faults = scenario.simulation.faults.iter();
         if replanning.is_none()
             && let Some(number) = faults.position(|fault| fault.kind.is_admins())
@@ -150,13 +147,6 @@ impl<'a> Simulation<'a> {
 
     /// Has the nodes join and the replicas of the first plan serve, and schedules arrivals and faults.
     fn start(&mut self, seed: u64) {
-        if let Some(planner) = &mut self.cluster.environment.planner
-            && let Some(record) = &mut planner.replanning.recorder
-        {
-            let mut stored = self.cluster.store.disk.clone();
-            stored.epoch += 1;
-            record(Recorded::Started(&self.cluster.settings.config, &stored));
-        }
         let end = self.cluster.environment.counters.window_end();
         for (model, demanded) in self.scenario.problem.models() {
             let state = if self.scenario.is_added_later(model) {
@@ -272,8 +262,13 @@ impl<'a> Simulation<'a> {
         SimulateError,
     > {
         let end = self.cluster.environment.counters.window_end();
+        let faults = self.scenario.simulation.faults.iter();
+        let last = faults
+            .map(|fault| fault.at + fault.duration)
+            .fold(end, Time::max);
         let mut steps = 0_u64;
         while let Some(next) = self.cluster.next() {
+            assert!(next < last + LONGEST, "a request does not end");
             if next >= end && self.cluster.clients.are_idle() && self.faults.are_over() {
                 break;
             }
@@ -288,7 +283,7 @@ impl<'a> Simulation<'a> {
                 }
             }
         }
-        assert!(self.cluster.clients.are_idle(), "a request did not end");
+        assert!(self.cluster.is_idle(), "a request did not end");
         let surroundings = self.cluster.environment;
         let report = surroundings.planner.map(|_| surroundings.report);
         let autoscaler = self.autoscaler.take();
@@ -362,23 +357,7 @@ fn served(scenario: &Scenario, plan: &[PlannedReplica]) -> Served {
             .profiles
             .get_shared(&model.id, &problem.devices[planned.device.0].kind);
         Target {
-            replica: Replica {
-                id: ReplicaId {
-                    generation: Generation(1),
-                    number,
-                },
-                spec: ReplicaSpec {
-                    model: Arc::new(program),
-                    device: device_id(scenario, planned.device.0),
-                    batch_size: planned.batch_size,
-                    compute_share: planned.compute_share,
-                    duty_cycle: planned.duty_cycle,
-                    memory: None,
-                    backbone: None,
-                },
-                phase: ReplicaPhase::Planned,
-                worker: None,
-            },
+            replica: replica(scenario, planned, number, Arc::new(program)),
             address: NO_ADDRESS,
             local_path: None,
             capacity: Some(Capacity {

@@ -103,10 +103,13 @@ impl Simulation<'_> {
         });
         let busy: BTreeMap<usize, Duration> = busy.collect();
         let node_start = autoscaler.settings.node_start;
-        let problem = self.cluster.controller().sizing_problem(node_start);
+        let gateway = self.cluster.gateway.as_ref();
+        let controller = gateway.and_then(|gateway| gateway.controller.as_ref());
         let planner = self.cluster.environment.planner.as_mut();
         match planner.and_then(|planner| planner.replanning.scaling.as_mut()) {
             Some(ScalingRule::DevicesNeeded(search)) => {
+                let problem = controller.map(|controller| controller.sizing_problem(node_start));
+                let problem = problem.expect("the autoscaler waits for a gateway");
                 if let Some(found) = search(&problem, &autoscaler.needed.last()) {
                     autoscaler.needed.record(now, &found);
                 }

@@ -1,7 +1,10 @@
 //! The surroundings of a simulated cluster: the policy of the run, and the counters, timeline and trace of its requests.
 
-use packhorse_cluster::{ModelId, ModelIndex, ReplicaId, Time};
-use packhorse_control::{Event, Notice, PlanNotice, PlanningInput, Solution, SolveError, Write};
+use packhorse_cluster::{ModelIndex, ReplicaId, Time};
+use packhorse_control::{
+    Config, Event, Notice, PlanNotice, PlanningInput, Solution, SolveError, Write,
+    record::StoredCluster,
+};
 use packhorse_serving::RequestOutcome;
 use packhorse_trace::Batch;
 use packhorse_virtual::{
@@ -52,6 +55,10 @@ impl Environment for Surroundings<'_> {
         let planner = self.planner.as_mut();
         let planner = planner.expect("only a run with new plans has a control plane");
         planner.plan(now, self.scenario, input, &mut self.report)
+    }
+
+    fn control_plane_starts(&mut self, config: &Config, stored: &StoredCluster) {
+        self.record(Recorded::Started(config, stored));
     }
 
     fn request_arrived(&mut self, now: Time, model: usize) {
@@ -155,11 +162,5 @@ impl Environment for Surroundings<'_> {
 
     fn worker_ended(&mut self, _now: Time, _replica: ReplicaId) {
         self.report.stopped += 1;
-    }
-
-    fn latency_scale(&self, model: &ModelId) -> f64 {
-        let mut models = self.scenario.problem.models.iter();
-        let place = models.position(|found| found.id == *model);
-        place.map_or(1.0, |place| self.scenario.workloads[place].latency_scale)
     }
 }

@@ -179,7 +179,7 @@ fn nodes_are_removed_and_make_room_for_others() {
 fn a_node_that_comes_back_while_its_removal_is_stored_is_not_lost() {
     let mut cluster = serving_cluster(2, 3);
     let node: NodeName = "n0".parse().unwrap();
-    cluster.node("n0").reachable = false;
+    cluster.change_network(&node, |node| node.reachable = false);
     let limit = Duration::from_secs(20);
     cluster.run_until("its lease ends", limit, |cluster| {
         let node = cluster.controller().node(&node);
@@ -187,7 +187,7 @@ fn a_node_that_comes_back_while_its_removal_is_stored_is_not_lost() {
     });
     cluster.settings.store_delay = Duration::from_secs(3);
     let removal = cluster.command(Command::RemoveNode(node.clone()));
-    cluster.node("n0").reachable = true;
+    cluster.change_network(&node, |node| node.reachable = true);
     cluster.run_until("the removal is answered", limit, |cluster| {
         cluster.invariants.answers.contains_key(&removal)
     });
