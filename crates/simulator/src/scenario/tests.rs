@@ -210,6 +210,17 @@ fn bad_scenarios_are_refused_with_field_and_range() {
         ("name = 3".to_owned(), "invalid type"),
         (format!("{HEAD}{MODEL}colour = 1"), "unknown field `colour`"),
         (with("colour = 1"), "unknown field `colour`"),
+        (
+            format!("pool = \"on\"\n{HEAD}{MODEL}"),
+            "unknown variant `on`, expected `off` or `auto`",
+        ),
+        (
+            format!(
+                "{}{MODEL}",
+                HEAD.replace("count = ", "process_mib = -1\ncount = ")
+            ),
+            "devices[0].process_mib: ",
+        ),
         ("name = \"x\"".to_owned(), "devices: expected at least one"),
         (HEAD.to_owned(), "models: expected 1 to"),
         (format!("{HEAD}{MODEL}{MODEL}"), "a:1 is given twice"),
