@@ -74,7 +74,7 @@ fn every_model_is_at_home_everywhere_and_what_fits_is_resident() {
         residents(&plan),
         BTreeMap::from([(0, all.clone()), (1, all)])
     );
-    assert_eq!(goodput(&plan), 455.0);
+    assert!((goodput(&plan) - 455.0).abs() < 1e-6);
     let place = plan.replicas[5].pool.unwrap();
     assert_eq!(
         place.load,
@@ -94,7 +94,7 @@ fn what_is_asked_for_most_is_resident_where_not_all_fits() {
     };
     assert_eq!([0, 1, 2].map(holders), [2, 2, 0]);
     // The large one is served all the same: its weights are copied when it is asked for.
-    assert_eq!(goodput(&plan), 455.0);
+    assert!((goodput(&plan) - 455.0).abs() < 1e-6);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn where_time_is_short_the_cheapest_requests_are_forecast() {
     );
     let goodput = |model: usize| plan.models[model].goodput.get();
     // A batch of 16 small ones takes 8 ms, so that they need half of the device.
-    assert_eq!(goodput(0), 1000.0);
+    assert!((goodput(0) - 1000.0).abs() < 1e-6);
     // The other half computes 16 of the large ones in 60 ms.
     assert!((goodput(1) - 133.3).abs() < 0.1, "{}", goodput(1));
 }
