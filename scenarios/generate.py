@@ -3,6 +3,7 @@
 
 zoo/memory-short.toml: a thousand models with the profiles of Clockwork's zoo and the rates of Azure functions, on few GPUs.
 zoo/zoo.csv: these profiles with a replica's memory.
+crowd/thirty.toml, crowd/sixty.toml, crowd/hundred.toml: many models of that zoo on a few GPUs, whose weights all fit.
 scale/thousand.toml: a thousand GPUs and the five models of the simulator's benchmark; thousand-queue.toml: the same with links that queue.
 azure/ramp.toml: half a day of Azure functions as the load of twelve models, six times as fast as recorded.
 azure/ramp-as-recorded.toml: the same as fast as recorded, on devices that take six times as long, of azure/six-times-slower.csv.
@@ -21,6 +22,22 @@ KIND = "V100"
 MODELS = 1_000
 LOAD_GPUS = 3.0
 BATCH_SIZES = (1, 2, 4, 8, 16)
+
+# The models of crowd/thirty.toml with their SLOs in ms, from the one with most requests to the one with fewest.
+THIRTY = (
+    ("cifar_wideresnet16_10", 200), ("tsn_resnet101_v1b_kinetics400", 50), ("resnet152_v1b", 50), ("tsn_resnet50_v1b_kinetics400", 50),
+    ("cifar_wideresnet40_8", 100), ("se_resnext101_64x4d", 100), ("resnet101_v1c", 200), ("resnet101_v1b", 50),
+    ("resnet101_tuned_1.9x", 200), ("winograd_resnet18_v2", 100), ("resnet152_v1d", 200), ("simple_pose_resnet18_v1b", 200),
+    ("mobile_pose_resnet50_v1", 100), ("winograd_resnet101_v2", 200), ("resnet101_v1d", 100), ("resnet34_v2", 500),
+    ("resnet18_v2", 100), ("tsn_inceptionv3_kinetics400", 200), ("inceptionv3", 50), ("tsn_resnet152_v1b_kinetics400", 500),
+    ("resnet34_v1", 50), ("mobile_pose_mobilenetv3", 200), ("googlenet", 500), ("resnet152_v1", 100), ("densenet169", 200),
+    ("resnet152_v1s", 200), ("resnet50_v1s", 50), ("resnext50_32x4d", 500), ("mobile_pose_resnet18_v1", 100), ("densenet121", 100),
+)
+# The rate of the k-th model of a crowd is that of the first one over k to this power, and the computation that all ask for, in GPUs at the batch size that
+# is cheapest per request.
+CROWD_EXPONENT, CROWD_GPUS = 0.9, 4.4555
+# The SLOs in ms of the other crowds, in turn, and the steps by which they go through the zoo.
+CROWD_SLOS, CROWD_STEPS = (50, 200, 100, 500, 100), {"sixty": (60, 7), "hundred": (100, 11)}
 
 # The models of thousand.toml and thousand-queue.toml with their rates in requests/s, as in crates/simulator/benches/simulator.rs.
 LARGE = (
@@ -73,7 +90,7 @@ def zoo_profiles():
 def memory_short():
     models = zoo()
     calls = [int(row["invocations"]) for row in read("azure/functions2019-totals.csv")][:MODELS]
-    cost_s = [min(float(model[f"exec_b{rows}_ms"]) / rows for rows in BATCH_SIZES) / 1000 for model in models]
+    cost_s = [cheapest_s(model) for model in models]
     recorded = sum(count / DAY_S * cost_s[i % len(models)] for i, count in enumerate(calls))
     scale = LOAD_GPUS / recorded
     lines = [
@@ -97,6 +114,50 @@ def memory_short():
             f'profile = "{model["model"]}"',
             f"rate_rps = {count / DAY_S * scale:.4g}",
             "slo_ms = 100",
+            f"payload_bytes = {1000 * int(model['input_kb'])}",
+            f"weights_mib = {1e6 * float(model['weights_mb']) / MIB:.2f}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def cheapest_s(model):
+    return min(float(model[f"exec_b{rows}_ms"]) / rows for rows in BATCH_SIZES) / 1000
+
+
+def crowd(name):
+    by_name = {model["model"]: model for model in zoo()}
+    if name == "thirty":
+        chosen = [(by_name[model], slo) for model, slo in THIRTY]
+    else:
+        count, step = CROWD_STEPS[name]
+        models = zoo()
+        chosen = []
+        for place in range(count):
+            model, slo = models[place * step % len(models)], CROWD_SLOS[place % len(CROWD_SLOS)]
+            # A request alone takes no more than a quarter of its objective.
+            chosen.append((model, max(slo, 200) if 4 * float(model["exec_b1_ms"]) > slo else slo))
+    weights = [(place + 1) ** -CROWD_EXPONENT for place in range(len(chosen))]
+    scale = CROWD_GPUS / sum(weight * cheapest_s(model) for weight, (model, _) in zip(weights, chosen))
+    lines = [
+        f"# {len(chosen)} models of Clockwork's zoo on a few GPUs that have memory for all of them. Written by scenarios/generate.py.",
+        f'name = "{name}"',
+        'profiles = ["../zoo/zoo.csv"]',
+        'pool = "auto"',
+        "",
+        "[[devices]]",
+        f'kind = "{KIND}"',
+        "count = 6",
+        "memory_mib = 16384",
+        "host_link_bytes_per_s = 12e9",
+    ]
+    for place, (weight, (model, slo)) in enumerate(zip(weights, chosen)):
+        lines += [
+            "",
+            "[[models]]",
+            f'name = "{model["model"]}-{place + 1:02}"',
+            f'profile = "{model["model"]}"',
+            f"rate_rps = {weight * scale:.4g}",
+            f"slo_ms = {slo}",
             f"payload_bytes = {1000 * int(model['input_kb'])}",
             f"weights_mib = {1e6 * float(model['weights_mb']) / MIB:.2f}",
         ]
@@ -215,6 +276,7 @@ def files():
     return {
         "zoo/zoo.csv": zoo_profiles(),
         "zoo/memory-short.toml": memory_short(),
+        **{f"crowd/{name}.toml": crowd(name) for name in ("thirty", *CROWD_STEPS)},
         "scale/thousand.toml": thousand(queue=False),
         "scale/thousand-queue.toml": thousand(queue=True),
         "azure/ramp.toml": fast_ramp(),

@@ -19,6 +19,17 @@ pub struct Device {
     pub node: NodeName,
     /// The price of one hour in US dollars; `None` if unknown.
     pub cost_per_hour: Option<f64>,
+    /// The pool of models that share the device; `None` if each replica has a worker process of its own.
+    pub pool: Option<DevicePool>,
+}
+
+/// The properties of a device whose models share one worker process, which copies weights to the device as they are needed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DevicePool {
+    /// The bandwidth from the node's memory to the device, in bytes per second.
+    pub host_link_bytes_per_second: f64,
+    /// The device memory of the process without models.
+    pub process: ByteCount,
 }
 
 /// Device kinds with built-in data: short name, NVML name, memory in MiB as NVML reports it (nominal for the V100, as the

@@ -25,7 +25,7 @@ mod split;
 mod tensor;
 mod units;
 
-pub use device::{Device, DeviceIndex, known_cost_per_hour, known_kind};
+pub use device::{Device, DeviceIndex, DevicePool, known_cost_per_hour, known_kind};
 pub use discipline::{Discipline, NotLive, UnknownDiscipline};
 pub use explanation::{Bound, Change, Explanation, Remedy};
 pub use family::{Mixed, VariantMix, VariantOf, by_accuracy};
@@ -49,7 +49,7 @@ pub use policy_options::{
 pub use priority::{Priority, PriorityError};
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileSource, ProfileTable};
-pub use replica::{PlannedReplica, Replica, ReplicaPhase, ReplicaSpec};
+pub use replica::{PlannedReplica, PoolPlace, Replica, ReplicaPhase, ReplicaSpec, Residency};
 pub use shortfall::Shortfall;
 pub use split::{Split, SplitError, Sticky, UnknownSticky};
 pub use tensor::{

@@ -173,9 +173,10 @@ impl Plan {
             let is_first = replica
                 .backbone
                 .is_none_or(|backbone| workers.insert((replica.device, backbone)));
-            let memory = match replica.backbone {
-                Some(_) => replica.memory,
-                None => profile.memory(replica.batch_size),
+            let memory = match (replica.backbone, replica.pool) {
+                (_, Some(place)) => place.resident_bytes(),
+                (Some(_), None) => replica.memory,
+                (None, None) => profile.memory(replica.batch_size),
             };
             on_device.0 = on_device.0.saturating_add(memory.unwrap_or_default());
             if is_first {

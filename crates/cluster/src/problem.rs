@@ -29,6 +29,8 @@ pub struct DemandedModel {
     pub load_time: Duration,
     /// The real compute time over the profile's; 1 where the profile is taken as it is.
     pub latency_scale: f64,
+    /// The bytes of the weights; `None` if unknown, and the memory of the profile counts.
+    pub weights: Option<ByteCount>,
 }
 
 /// The network from the gateway to a worker, as placement assumes it.

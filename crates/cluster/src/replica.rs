@@ -25,6 +25,38 @@ pub struct ReplicaSpec<M = ModelId, D = DeviceId> {
     pub memory: Option<ByteCount>,
     /// The backbone that the replica shares with others on its device; `None` if it has a worker of its own.
     pub backbone: Option<BackboneId>,
+    /// The replica's place in its device's pool; `None` if it has a worker of its own.
+    pub pool: Option<PoolPlace>,
+}
+
+/// The place of a replica in the pool of its device, in which one worker process has many models, and not all of their weights at a time are on the
+/// device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolPlace {
+    /// The bytes of the replica's weights.
+    pub weights: ByteCount,
+    /// The bytes of the device that the weights of all members may take together.
+    pub memory: ByteCount,
+    /// The time to copy the weights from the node's memory to the device.
+    pub load: Duration,
+    /// The place of the weights at the start.
+    pub residency: Residency,
+}
+
+impl PoolPlace {
+    /// Returns the bytes of the device that the weights take at the start; `None` if they are not there.
+    pub fn resident_bytes(&self) -> Option<ByteCount> {
+        (self.residency == Residency::Resident).then_some(self.weights)
+    }
+}
+
+/// The place of a model's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residency {
+    /// In device memory.
+    Resident,
+    /// In the node's memory, ready to be copied.
+    Warm,
 }
 
 /// A replica in the output of a placement policy.
@@ -77,6 +109,7 @@ impl<M, D> ReplicaSpec<M, D> {
             duty_cycle: None,
             memory: None,
             backbone: None,
+            pool: None,
         }
     }
 
@@ -93,6 +126,7 @@ impl<M, D> ReplicaSpec<M, D> {
             duty_cycle: self.duty_cycle,
             memory: self.memory,
             backbone: self.backbone,
+            pool: self.pool,
         }
     }
 }

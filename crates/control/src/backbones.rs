@@ -255,6 +255,7 @@ impl<'a> MergedProblem<'a> {
                 .unwrap_or(first.payload),
             load_time: all().map(|model| model.load_time).sum(),
             latency_scale: all().map(|model| model.latency_scale).fold(0.0, f64::max),
+            weights: None,
         };
         let more = backbone
             .members

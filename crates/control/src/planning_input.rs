@@ -275,6 +275,7 @@ impl PlanningInput {
                 profile.memory(replica.batch_size)
             }),
             backbone: replica.backbone,
+            pool: replica.pool,
         }
     }
 

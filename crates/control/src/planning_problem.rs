@@ -101,6 +101,7 @@ impl PlanningInput {
                     multiprocessors: device.multiprocessors,
                     node: node.record.name.clone(),
                     cost_per_hour: None,
+                    pool: None,
                 });
             }
         }
@@ -193,6 +194,7 @@ impl PlanningInput {
                 duty_cycle: spec.duty_cycle,
                 memory: None,
                 backbone: spec.backbone,
+                pool: spec.pool,
             })
         });
         self.problem.current = known.collect();
@@ -216,6 +218,7 @@ fn demanded_model(spec: &ModelSpec, rate: RequestsPerSecond, load_time: Duration
         payload: payload(spec),
         load_time,
         latency_scale: 1.0,
+        weights: None,
     }
 }
 

@@ -199,6 +199,7 @@ mod tests {
             payload: ByteCount::ZERO,
             load_time: Duration::ZERO,
             latency_scale: 1.0,
+            weights: None,
         };
         let problem = Problem {
             models: vec![model(3), model(7)],

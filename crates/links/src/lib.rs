@@ -9,10 +9,12 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{Capacity, DeviceId, ReplicaId, ReplicaPhase};
-use packhorse_contention::{Interference, ServiceTimes};
+use packhorse_cluster::{Capacity, DeviceId, ReplicaId, ReplicaPhase, Residency};
+use packhorse_contention::{ComputeDemand, Interference, ServiceTimes};
 use packhorse_control::{ComputedWork, LinkState, Target};
-use packhorse_serving::{DeviceKey, Event, ModelKey, ReplicaKey, ReplicaParameters};
+use packhorse_serving::{
+    DeviceKey, DeviceSharing, Event, ModelKey, PoolMember, ReplicaKey, ReplicaParameters,
+};
 
 /// A replica that shall be served, or one that still answers its last batches.
 #[derive(Debug)]
@@ -47,6 +49,25 @@ impl<C: Connect> LinkedReplica<C> {
 
     fn is_time_shared(&self) -> bool {
         self.target.replica.spec.duty_cycle.is_some()
+    }
+
+    /// Returns the way in which it has its device, with batches of at most `rows` rows.
+    fn sharing(&self, rows: u32) -> DeviceSharing {
+        let spec = &self.target.replica.spec;
+        let Some(place) = spec.pool else {
+            return DeviceSharing::by_turns(self.is_time_shared());
+        };
+        let part = |rows| {
+            let demand = ComputeDemand::new(&self.target.profile, rows, None);
+            demand.sm_utilization.get() / 100.0
+        };
+        DeviceSharing::Pool(PoolMember {
+            weights: place.weights.as_u64(),
+            memory: place.memory.as_u64(),
+            load: place.load,
+            resident: place.residency == Residency::Resident,
+            utilization: (1..=rows).map(part).collect(),
+        })
     }
 
     fn is_in_engine(&self) -> bool {
@@ -429,7 +450,7 @@ impl<C: Connect> Links<C> {
             in_flight: capacity.in_flight.max(1),
             service,
             device: replica.device,
-            time_shared: replica.is_time_shared(),
+            sharing: replica.sharing(rows_limit),
             shares_memory,
         };
         Some(Effect::Event(Event::ReplicaReady {

@@ -51,6 +51,7 @@ fn target(id: &str, port: u16, phase: ReplicaPhase) -> Target {
                 duty_cycle: None,
                 memory: None,
                 backbone: None,
+                pool: None,
             },
             phase,
             worker: None,

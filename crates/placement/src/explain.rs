@@ -1,6 +1,6 @@
 //! The reasons why models are not fully served, and the changes that would serve them.
 //!
-//! [`crate::estimate()`] evaluates the plan, whichever policy made it: a policy without a queueing model may forecast more. (The
+//! [`crate::estimate()`] evaluates the plan, unless it has pools, whose forecast counts; whichever policy made it: a policy without a queueing model may forecast more. (The
 //! estimate ignores duty cycles and lets replicas share a device at all times.) For a model that is not served, [`find_bound`] finds the
 //! constraint that binds it, and [`remedies`] the changes that would serve it. Each remedy has been tried: it is a change of the problem for
 //! which the same policy makes a plan that serves the model.
@@ -20,7 +20,7 @@ use crate::{
     estimate::{EstimateInputs, PlacementEstimate},
 };
 use replanner::Replanner;
-use served::{SERVED, served_fractions};
+use served::{SERVED, pooled_fractions, served_fractions};
 
 /// Explains a plan that the policy made, one explanation per model of the problem, in its order. The plan must have no violations
 /// ([`Plan::violations`]); a budget that ends makes explanations incomplete.
@@ -38,7 +38,9 @@ pub fn explain(
     debug_assert_eq!(plan.violations(problem), []);
     let inputs = EstimateInputs::new(problem);
     let estimate = PlacementEstimate::from_replicas(&inputs, &plan.replicas);
-    let served = served_fractions(&estimate);
+    let pooled = pooled_fractions(problem, plan);
+    let is_pooled = pooled.is_some();
+    let served = pooled.unwrap_or_else(|| served_fractions(&estimate));
     let mut replanner = Replanner::new(policy, options, budget);
     let is_unserved = |served: &f64| *served < SERVED;
     let served_with_memory = if served.iter().any(is_unserved) {
@@ -56,7 +58,12 @@ pub fn explain(
                 .as_ref()
                 .map_or(0.0, |served| served[model]);
             let is_memory = with_memory >= SERVED;
-            bound = find_bound::find_bound(&estimate, model, is_memory, &mut replanner);
+            let is_placed = plan.replicas.iter().any(|replica| replica.model.0 == model);
+            bound = if is_pooled && is_placed {
+                Bound::DeviceTime
+            } else {
+                find_bound::find_bound(&estimate, model, is_memory, &mut replanner)
+            };
             remedies = remedies::find_remedies(problem, plan, model, &mut replanner);
         }
         explanations.push(Explanation {

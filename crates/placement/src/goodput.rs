@@ -391,6 +391,7 @@ fn planned_replicas(estimate: &PlacementEstimate<'_, '_>) -> Vec<PlannedReplica>
         duty_cycle: None,
         memory: None,
         backbone: None,
+        pool: None,
     };
     estimate.replicas().iter().map(planned).collect()
 }

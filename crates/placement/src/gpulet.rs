@@ -531,5 +531,6 @@ fn planned(number: usize, device: &PartitionedDevice, member: &Member) -> Planne
             .then(|| planned_duration(member.schedule.duty)),
         memory: None,
         backbone: None,
+        pool: None,
     }
 }

@@ -384,6 +384,7 @@ impl<'a> Packing<'a> {
             duty_cycle: None,
             memory: None,
             backbone: None,
+            pool: None,
         });
     }
 

@@ -349,6 +349,7 @@ impl<'a> Placement<'a> {
                     duty_cycle: None,
                     memory: None,
                     backbone: None,
+                    pool: None,
                 });
             }
         }

@@ -31,6 +31,7 @@ mod planning_options;
 mod policies;
 mod policy;
 mod policy_entry;
+mod pool;
 mod predictor;
 mod requirements;
 mod share_latency;

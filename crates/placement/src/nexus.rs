@@ -325,5 +325,6 @@ fn planned(node: &Node, turn: &Turn, device: DeviceIndex) -> PlannedReplica {
         duty_cycle: Some(planned_duration(node.duty)),
         memory: None,
         backbone: None,
+        pool: None,
     }
 }

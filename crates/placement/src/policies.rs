@@ -145,6 +145,7 @@ pub struct UnknownPolicy {
 ///         multiprocessors: None,
 ///         node: "a".parse()?,
 ///         cost_per_hour: None,
+///         pool: None,
 ///     }],
 ///     models: vec![DemandedModel {
 ///         id: "resnet".parse()?,
@@ -156,6 +157,7 @@ pub struct UnknownPolicy {
 ///         payload: ByteCount::new(602_112),
 ///         load_time: Duration::ZERO,
 ///         latency_scale: 1.0,
+///         weights: None,
 ///     }],
 ///     profiles: ProfileTable::from_csv(&format!("{}\n{rows}", ProfileTable::CSV_HEADER))?,
 ///     ..Problem::default()

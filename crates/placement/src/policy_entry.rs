@@ -2,7 +2,9 @@
 
 use packhorse_cluster::{BatchStep, Plan, Problem};
 
-use crate::{Budget, PlaceError, PlanningOptions, Policy, Predictor, batch_step, claims::Claims};
+use crate::{
+    Budget, PlaceError, PlanningOptions, Policy, Predictor, batch_step, claims::Claims, pool,
+};
 
 /// A policy with its name and description.
 pub struct PolicyEntry {
@@ -26,7 +28,7 @@ impl PolicyEntry {
         self.place_with(problem, &PlanningOptions::default(), budget)
     }
 
-    /// Plans with the given options. The plan keeps what models are measured to need, as far as such a plan is found.
+    /// Plans with the given options. Where devices have pools that gain by it, all models are members of these, whatever the policy. Else the plan keeps what models are measured to need, as far as such a plan is found.
     ///
     /// # Errors
     /// If the problem is not valid, or the budget does not suffice.
@@ -37,6 +39,9 @@ impl PolicyEntry {
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         problem.validate().map_err(PlaceError::Invalid)?;
+        if pool::is_for(problem) {
+            return pool::place(self.name, problem, budget);
+        }
         let mut place = |problem: &Problem| self.place_once(problem, options, budget);
         let mut plan = match Claims::new(problem) {
             Some(claims) => claims.place(place)?,

@@ -21,6 +21,7 @@ mod nexus;
 mod optimum;
 pub(crate) mod oracle;
 mod own_policy;
+mod pool;
 pub(crate) mod properties;
 mod round_robin;
 mod smallest_cluster;
@@ -62,6 +63,7 @@ pub(crate) fn device(kind: &str, mib: u64) -> Device {
         multiprocessors: None,
         node: "n".parse().unwrap(),
         cost_per_hour: None,
+        pool: None,
     }
 }
 
@@ -76,6 +78,7 @@ pub(crate) fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
         payload: ByteCount::new(602_112),
         load_time: Duration::ZERO,
         latency_scale: 1.0,
+        weights: None,
     }
 }
 

@@ -18,8 +18,8 @@ use std::{
 use packhorse_cluster::{Discipline, Time};
 use packhorse_contention::ServiceTimes;
 use packhorse_serving::{
-    Action, BatchKey, DeviceKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey,
-    ReplicaParameters, Request, RequestKey, ShapeClass, TenantKey,
+    Action, BatchKey, DeviceKey, DeviceSharing, Engine, EngineConfig, Event, ModelKey, ModelLimits,
+    PoolMember, ReplicaKey, ReplicaParameters, Request, RequestKey, ShapeClass, TenantKey,
 };
 
 const BATCH_SIZE: u32 = 16;
@@ -30,8 +30,30 @@ fn compute(rows: usize) -> Duration {
     Duration::from_millis(8 + rows as u64)
 }
 
-/// Returns an engine with so many models, each with so many replicas on devices of its own.
-fn engine(discipline: Discipline, models: u32, replicas: u32) -> Engine {
+/// The members of one pool, whose weights are all on the device.
+fn in_one_pool(_: u32) -> (DeviceKey, DeviceSharing) {
+    let member = PoolMember {
+        weights: 1,
+        memory: u64::MAX,
+        load: Duration::ZERO,
+        resident: true,
+        utilization: [1.0].into(),
+    };
+    (DeviceKey(0), DeviceSharing::Pool(member))
+}
+
+/// Replicas on devices of their own.
+fn on_own_devices(replica: u32) -> (DeviceKey, DeviceSharing) {
+    (DeviceKey(replica), DeviceSharing::Concurrent)
+}
+
+/// Returns an engine with so many models, each with so many replicas.
+fn engine(
+    discipline: Discipline,
+    models: u32,
+    replicas: u32,
+    place: fn(u32) -> (DeviceKey, DeviceSharing),
+) -> Engine {
     let mut engine = Engine::new(EngineConfig {
         discipline,
         ..EngineConfig::default()
@@ -47,13 +69,14 @@ fn engine(discipline: Discipline, models: u32, replicas: u32) -> Engine {
     let service = ServiceTimes::from_times((1..=BATCH_SIZE as usize).map(compute).collect());
     for replica in 0..models * replicas {
         let model = ModelKey(replica % models);
+        let (device, sharing) = place(replica);
         let parameters = ReplicaParameters {
             model,
             batch_size: BATCH_SIZE,
             in_flight: ReplicaParameters::LEAST_CREDITS,
             service: service.clone(),
-            device: DeviceKey(replica),
-            time_shared: false,
+            device,
+            sharing,
             shares_memory: false,
         };
         let replica = ReplicaKey(replica);
@@ -73,7 +96,7 @@ struct Run {
     engine: Engine,
     /// The number of models, which get requests in turn.
     models: u32,
-    /// The time at which each replica is free.
+    /// The time at which each server is free: a replica, or the one device of a pool.
     free: Vec<Time>,
     /// The batches in flight: when they come back, how long they waited and how long they computed.
     back: BinaryHeap<Reverse<(Time, BatchKey, Duration, Duration)>>,
@@ -88,11 +111,26 @@ impl Run {
     fn new(discipline: Discipline, models: u32, replicas: u32, load: f64) -> Self {
         let best = f64::from(BATCH_SIZE) / compute(BATCH_SIZE as usize).as_secs_f64();
         Self {
-            engine: engine(discipline, models, replicas),
+            engine: engine(discipline, models, replicas, on_own_devices),
             models,
             free: vec![Time::ZERO; (models * replicas) as usize],
             back: BinaryHeap::new(),
             gap: Duration::from_secs_f64(1.0 / (load * best * f64::from(models * replicas))),
+            next: Time::ZERO,
+            requests: 0,
+            actions: 0,
+        }
+    }
+
+    /// Creates a run with models in the pool of one device, at this fraction of the device's best rate.
+    fn pooled(models: u32, load: f64) -> Self {
+        let best = f64::from(BATCH_SIZE) / compute(BATCH_SIZE as usize).as_secs_f64();
+        Self {
+            engine: engine(Discipline::Deadline, models, 1, in_one_pool),
+            free: vec![Time::ZERO],
+            gap: Duration::from_secs_f64(1.0 / (load * best)),
+            models,
+            back: BinaryHeap::new(),
             next: Time::ZERO,
             requests: 0,
             actions: 0,
@@ -138,7 +176,8 @@ impl Run {
                     requests,
                 } = action
                 {
-                    let free = &mut self.free[replica.0 as usize];
+                    let server = replica.0 as usize % self.free.len();
+                    let free = &mut self.free[server];
                     let compute = compute(requests.len());
                     let queue_wait = free.saturating_since(now);
                     *free = now + queue_wait + compute;
@@ -160,7 +199,22 @@ const LEAST_RPS: f64 = 100_000.0;
 
 /// Measures a discipline, and returns the requests per second of processor time.
 fn measure(discipline: Discipline, replicas: u32, load: f64) -> f64 {
-    let mut run = Run::new(discipline, 1, replicas, load);
+    let run = Run::new(discipline, 1, replicas, load);
+    let (requests_per_s, measured) = rates(run);
+    println!(
+        "{{\"discipline\":\"{discipline}\",\"components\":1,\"threads\":1,\"replicas\":{replicas},\"load\":{load},{measured}}}"
+    );
+    requests_per_s
+}
+
+/// Measures a pool of models on one device.
+fn measure_pool(models: u32, load: f64) {
+    let (_, measured) = rates(Run::pooled(models, load));
+    println!("{{\"pooled\":{models},\"load\":{load},{measured}}}");
+}
+
+/// Returns the requests per second of processor time, and all rates as fields of a JSON object.
+fn rates(mut run: Run) -> (f64, String) {
     // Let the buffers grow to their size.
     run.serve(100_000);
     let (mut actions, mut requests) = (run.actions, run.requests);
@@ -172,14 +226,13 @@ fn measure(discipline: Discipline, replicas: u32, load: f64) -> f64 {
     }
     (actions, requests) = (run.actions - actions, run.requests - requests);
     let allocations = allocation_counter::measure(|| run.serve(20_000));
-    println!(
-        "{{\"discipline\":\"{discipline}\",\"components\":1,\"threads\":1,\"replicas\":{replicas},\"load\":{load},\"requests_per_s\":{:.0},\
-         \"decisions_per_s\":{:.0},\"allocations_per_request\":{:.3}}}",
+    let measured = format!(
+        "\"requests_per_s\":{:.0},\"decisions_per_s\":{:.0},\"allocations_per_request\":{:.3}",
         requests as f64 / seconds,
         actions as f64 / seconds,
         allocations.count_total as f64 / 20_000.0
     );
-    requests as f64 / seconds
+    (requests as f64 / seconds, measured)
 }
 
 /// The number of replicas of each of the two components.
@@ -268,6 +321,12 @@ fn measure_moves(models: u32, load: f64) {
 }
 
 fn main() {
+    for models in [1, 10, 100, 1000] {
+        for load in [0.1, 0.8, 2.0, 10.0] {
+            measure_pool(models, load);
+        }
+    }
+
     for models in [20, 200, 2000] {
         for load in [0.8, 2.0] {
             measure_moves(models, load);

@@ -3,6 +3,7 @@
 mod admission;
 mod batches;
 mod blame;
+mod device_pools;
 mod division;
 mod fairness;
 mod health;
@@ -24,6 +25,7 @@ pub use parts::EnginePart;
 use crate::{
     Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
     RequestKey, RequestOutcome,
+    device_pool::DevicePools,
     discipline::{Decision, Discipline, ModelView, configured_discipline},
     division_budget::DivisionBudget,
     lost_replicas::LostReplicas,
@@ -77,7 +79,7 @@ const SAFE_SLACK: Duration = Duration::from_secs(2);
 ///     // One row takes 10 ms, two take 12 ms.
 ///     service: ServiceTimes::from_times([10, 12].map(Duration::from_millis).to_vec()),
 ///     device: DeviceKey(0),
-///     time_shared: false,
+///     sharing: DeviceSharing::Concurrent,
 ///     shares_memory: false,
 /// };
 /// engine.handle(Time::ZERO, Event::ReplicaReady { replica, parameters });
@@ -113,12 +115,15 @@ pub struct Engine {
     wakes: BTreeSet<(Time, ModelKey)>,
     overloaded: OverloadedModels,
     turns: Turns,
+    pools: DevicePools,
     /// The times at which ejected replicas are to be probed.
     probes: BTreeSet<(Time, ReplicaKey)>,
     actions: VecDeque<Action>,
     next_arrival: u64,
     next_batch: u64,
     books: Books,
+    /// The number of requests that came when no device had the weights of their model, which all are members of pools.
+    cold_requests: u64,
 }
 
 #[derive(Debug, Default)]
@@ -137,6 +142,10 @@ struct Model {
     blame: TenantBlame,
     /// The end of the time for which the model counts as overloaded.
     overloaded_until: Time,
+    /// The earliest deadline, and the magnitude of the waiting rows, that the pools of its devices have seen last.
+    seen_by_pools: Option<(Option<Time>, Option<u32>)>,
+    /// True if a device has the model's weights in its pool.
+    is_resident: bool,
 }
 
 impl Model {
@@ -203,11 +212,13 @@ impl Engine {
             wakes: BTreeSet::new(),
             overloaded: OverloadedModels::default(),
             turns: Turns::default(),
+            pools: DevicePools::default(),
             probes: BTreeSet::new(),
             actions: VecDeque::new(),
             next_arrival: 0,
             next_batch: config.first_batch.0,
             books: Books::default(),
+            cold_requests: 0,
         }
     }
 
@@ -232,6 +243,7 @@ impl Engine {
                 replica,
                 time_shared,
             } => self.time_sharing_changed(now, replica, time_shared),
+            Event::WeightsLoaded { replica } => self.weights_loaded(now, replica),
             Event::FallbackChanged { model, fallback } => {
                 if let Some(model) = self.models.get_mut(&model) {
                     model.fallback = fallback;
@@ -283,6 +295,9 @@ impl Engine {
         for device in self.turns.devices() {
             self.schedule_turns(now, device);
         }
+        for device in self.pools.devices() {
+            self.pools.schedule(device, Some(now));
+        }
     }
 
     /// Returns the next action, or `None` if there is none until the next event or [`Engine::poll_timeout`].
@@ -297,6 +312,10 @@ impl Engine {
                 self.give_turns(now, device);
                 continue;
             }
+            if let Some((_, device)) = self.pools.first_wake().filter(|wake| wake.0 <= now) {
+                self.decide_for_device(now, device);
+                continue;
+            }
             let &(_, model) = self.wakes.first().filter(|wake| wake.0 <= now)?;
             self.decide_for(now, model);
         }
@@ -308,12 +327,18 @@ impl Engine {
         let wake = self.wakes.first().map(|wake| wake.0);
         let turn = self.turns.first_wake().map(|wake| wake.0);
         let probe = self.probes.first().map(|probe| probe.0);
-        wake.into_iter().chain(turn).chain(probe).min()
+        let pool = self.pools.first_wake().map(|wake| wake.0);
+        wake.into_iter().chain(turn).chain(pool).chain(probe).min()
     }
 
     /// Returns the number of requests in each place.
     pub fn books(&self) -> Books {
         self.books
+    }
+
+    /// Returns the number of requests so far that came when no pool's device had the weights of their model.
+    pub fn cold_requests(&self) -> u64 {
+        self.cold_requests
     }
 
     /// Returns the number of waiting requests of a model.
@@ -352,6 +377,11 @@ impl Engine {
         if self.models[&model].queue.len() == 1 {
             self.look_for_turns(now, model);
         }
+        self.pooled_queue_changed(now, model);
+        let Model {
+            pool, is_resident, ..
+        } = &self.models[&model];
+        self.cold_requests += u64::from(pool.has_members() && !is_resident);
     }
 
     /// Puts a request into its queue, at the rank of its ticket.
@@ -389,6 +419,7 @@ impl Engine {
     fn decide_for(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
         let decision = match self.view(now, model) {
+            Some(view) if model.pool.has_members() => self.decide_beside_pools(view),
             Some(view) => self.discipline.decide(view),
             None => Decision::Wait(None),
         };
@@ -410,6 +441,18 @@ impl Engine {
                 self.set_wake(key, until);
                 false
             }
+        }
+    }
+
+    /// Returns the decision about a model with members of pools, whose devices decide about them: what other replicas of it compute, and what ends at its
+    /// deadline.
+    fn decide_beside_pools(&self, view: ModelView<'_>) -> Decision {
+        match view.expire_or_wait() {
+            Decision::Wait(due) if !view.pool.is_pooled() => match self.discipline.decide(view) {
+                Decision::Wait(until) => Decision::Wait(until.into_iter().chain(due).min()),
+                decision => decision,
+            },
+            decision => decision,
         }
     }
 

@@ -60,12 +60,17 @@ pub enum Event {
         /// The most rows of a batch from now on, at least 1, of one request or of several.
         rows: u32,
     },
-    /// A replica shares its device in time from now on, or no longer: see [`ReplicaParameters::time_shared`].
+    /// A replica that is in no pool takes turns from now on, or no longer: see [`crate::DeviceSharing`].
     TimeSharingChanged {
         /// The replica.
         replica: ReplicaKey,
         /// True if it takes turns with the other time-shared replicas of its device.
         time_shared: bool,
+    },
+    /// The weights of a member of a pool are on its device: [`Action::Load`] is done.
+    WeightsLoaded {
+        /// The replica.
+        replica: ReplicaKey,
     },
     /// A request arrived.
     RequestArrived(Request),
@@ -123,6 +128,16 @@ pub enum Action {
         replica: ReplicaKey,
         /// The batch's requests, at least one.
         requests: Vec<RequestKey>,
+    },
+    /// Copies the weights of a member of a pool to its device, after those that are being copied. [`Event::WeightsLoaded`] follows.
+    Load {
+        /// The replica.
+        replica: ReplicaKey,
+    },
+    /// Removes the weights of a member of a pool from its device. None of its batches is there.
+    Unload {
+        /// The replica.
+        replica: ReplicaKey,
     },
     /// Tells the client that there will be no answer, and why. A request gets at most one of these.
     Finish {

@@ -2,11 +2,12 @@
 //!
 //! [`Engine`] is sans-io: it takes `now` and an [`Event`] and returns [`Action`]s; it owns no socket, task, lock or clock. The
 //! gateway's driver and the simulator are two thin loops around the same engine. A discipline, one file each in `discipline/`,
-//! decides how waiting requests become batches.
+//! decides how waiting requests become batches. Where the models of a device share a pool, the device decides among them.
 
 mod adaptive_batch;
 mod books;
 mod config;
+mod device_pool;
 mod discipline;
 mod division_budget;
 mod engine;
@@ -29,6 +30,7 @@ mod speed_estimate;
 mod tenant_blame;
 mod tenant_shares;
 mod turns;
+mod waiting_members;
 
 pub use books::Books;
 pub use config::{DeadlineOptions, EngineConfig};
@@ -36,5 +38,5 @@ pub use engine::{Engine, EnginePart};
 pub use event::{Action, BatchError, Event};
 pub use key::{BatchKey, DeviceKey, ModelKey, ReplicaKey, RequestKey, ShapeClass, TenantKey};
 pub use outcome::{Refusal, RequestOutcome};
-pub use parameters::{ModelLimits, ReplicaParameters};
+pub use parameters::{DeviceSharing, ModelLimits, PoolMember, ReplicaParameters};
 pub use request::Request;

@@ -12,10 +12,40 @@ use crate::{DeviceKey, ModelKey};
 /// The time for which a model counts as overloaded after it was marked.
 const OVERLOAD_TIME: Duration = Duration::from_secs(1);
 
-/// The overloaded models that have replicas on each device, with the time until which each counts as overloaded.
+/// The overloaded models that have replicas on each device.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OverloadedModels {
-    by_device: BTreeMap<DeviceKey, BTreeMap<ModelKey, Time>>,
+    by_device: BTreeMap<DeviceKey, OnDevice>,
+}
+
+/// The overloaded models of a device, of which there may be very many.
+#[derive(Clone, Debug, Default)]
+struct OnDevice {
+    /// The time until which each counts as overloaded.
+    until: BTreeMap<ModelKey, Time>,
+    /// The same, by time.
+    by_time: BTreeSet<(Time, ModelKey)>,
+}
+
+impl OnDevice {
+    fn mark(&mut self, model: ModelKey, until: Time) {
+        self.remove(model);
+        self.until.insert(model, until);
+        self.by_time.insert((until, model));
+    }
+
+    fn remove(&mut self, model: ModelKey) {
+        if let Some(until) = self.until.remove(&model) {
+            self.by_time.remove(&(until, model));
+        }
+    }
+
+    /// Removes the models whose time has passed.
+    fn forget(&mut self, now: Time) {
+        while let Some(&(_, model)) = self.by_time.first().filter(|first| first.0 <= now) {
+            self.remove(model);
+        }
+    }
 }
 
 impl OverloadedModels {
@@ -29,8 +59,8 @@ impl OverloadedModels {
         let until = now + OVERLOAD_TIME;
         for device in devices {
             let overloaded = self.by_device.entry(device).or_default();
-            overloaded.retain(|_, until| *until > now);
-            overloaded.insert(model, until);
+            overloaded.forget(now);
+            overloaded.mark(model, until);
         }
         until
     }
@@ -43,8 +73,8 @@ impl OverloadedModels {
     /// Removes the mark of a model from a device on which it has no replica any more.
     pub(crate) fn leave(&mut self, model: ModelKey, device: DeviceKey) {
         if let Some(overloaded) = self.by_device.get_mut(&device) {
-            overloaded.remove(&model);
-            if overloaded.is_empty() {
+            overloaded.remove(model);
+            if overloaded.until.is_empty() {
                 self.by_device.remove(&device);
             }
         }
@@ -52,8 +82,9 @@ impl OverloadedModels {
 
     /// Takes the devices out on which models are marked. All models that are marked on a device are of these, or none is.
     pub(crate) fn split_off(&mut self, models: &BTreeSet<ModelKey>) -> Self {
-        let is_of_models = |overloaded: &BTreeMap<ModelKey, Time>| {
-            overloaded.keys().any(|model| models.contains(model))
+        let is_of_models = |overloaded: &OnDevice| {
+            let mut marked = overloaded.until.keys();
+            marked.any(|model| models.contains(model))
         };
         let by_device = self
             .by_device
@@ -76,8 +107,9 @@ impl OverloadedModels {
         device: DeviceKey,
     ) -> bool {
         self.by_device.get(&device).is_some_and(|overloaded| {
-            let mut others = overloaded.iter().filter(|(other, _)| **other != model);
-            others.any(|(_, until)| *until > now)
+            let last = overloaded.by_time.iter().rev();
+            let mut others = last.filter(|(_, other)| *other != model);
+            others.next().is_some_and(|(until, _)| *until > now)
         })
     }
 }

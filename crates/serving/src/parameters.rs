@@ -1,5 +1,7 @@
 //! The properties of models and replicas that the engine decides with.
 
+use std::{sync::Arc, time::Duration};
+
 use packhorse_contention::ServiceTimes;
 
 use crate::{DeviceKey, ModelKey};
@@ -35,9 +37,8 @@ pub struct ReplicaParameters {
     pub service: ServiceTimes,
     /// The device that it computes on.
     pub device: DeviceKey,
-    /// True if it shares the device in time with other such replicas: they take turns, one batch at a time. If false, it computes
-    /// whenever it has a batch. [`crate::Event::TimeSharingChanged`] changes it.
-    pub time_shared: bool,
+    /// The way in which it has the device.
+    pub sharing: DeviceSharing,
     /// True if its worker reads inputs from memory that it shares with the gateway. If false, they are transmitted to it.
     pub shares_memory: bool,
 }
@@ -49,4 +50,45 @@ impl ReplicaParameters {
     /// The most batches that a replica gets at a time, however long they travel: a batch that is bound early is bound to what was
     /// known then.
     pub const MOST_CREDITS: u32 = 16;
+}
+
+/// The way in which a replica has its device.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DeviceSharing {
+    /// It computes whenever it has a batch, beside whoever else does.
+    Concurrent,
+    /// It takes turns with the other such replicas of the device, one batch at a time.
+    Turns,
+    /// It is a member of the device's pool: the engine decides among all of them which one computes, and whose weights the device holds.
+    Pool(PoolMember),
+}
+
+impl DeviceSharing {
+    /// Returns the sharing without a pool: by turns, or not.
+    pub fn by_turns(turns: bool) -> Self {
+        if turns { Self::Turns } else { Self::Concurrent }
+    }
+}
+
+/// A replica as a member of its device's pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PoolMember {
+    /// The bytes of its weights.
+    pub weights: u64,
+    /// The bytes that the weights of all members on the device may have together.
+    pub memory: u64,
+    /// The time to copy its weights to the device.
+    pub load: Duration,
+    /// True if the device has its weights now.
+    pub resident: bool,
+    /// The part of the multiprocessors, between 0 and 1, that a batch uses; entry `i` is for `i + 1` rows. Of missing ones it is 1.
+    pub utilization: Arc<[f64]>,
+}
+
+impl PoolMember {
+    /// Returns the part of the multiprocessors that a batch of `rows` rows uses.
+    pub(crate) fn utilization(&self, rows: u32) -> f64 {
+        let index = (rows as usize).saturating_sub(1);
+        self.utilization.get(index).copied().unwrap_or(1.0)
+    }
 }

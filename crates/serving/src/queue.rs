@@ -95,6 +95,10 @@ impl Queue {
         Some(waiting)
     }
 
+    pub(crate) fn get(&self, ticket: Ticket) -> Option<&QueuedRequest> {
+        self.waiting.get(ticket)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.waiting.len
     }

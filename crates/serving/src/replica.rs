@@ -6,9 +6,9 @@ use packhorse_cluster::Time;
 use packhorse_contention::ServiceTimes;
 
 use crate::{
-    BatchKey, DeviceKey, ReplicaParameters, adaptive_batch::AdaptiveBatch, health::Health,
-    link_estimate::LinkEstimate, memory_limits::MemoryLimits, overhead_fit::Overhead,
-    speed_estimate::SpeedEstimate,
+    BatchKey, DeviceKey, DeviceSharing, PoolMember, ReplicaParameters,
+    adaptive_batch::AdaptiveBatch, health::Health, link_estimate::LinkEstimate,
+    memory_limits::MemoryLimits, overhead_fit::Overhead, speed_estimate::SpeedEstimate,
 };
 
 /// The most batches for each of which the time of its end is calculated anew when one before it has come back. More are held only
@@ -82,8 +82,13 @@ impl Forecast<'_> {
     }
 
     /// Returns the time at which a batch of `rows` rows would be back from a replica that is busy until `busy_until`.
-    fn finish_after(&self, busy_until: Time, rows: u32) -> Time {
+    pub(crate) fn finish_after(&self, busy_until: Time, rows: u32) -> Time {
         busy_until.max(self.now + self.overhead.for_rows(rows)) + self.compute(rows)
+    }
+
+    /// Returns the time from sending a batch of `rows` rows until it can start.
+    pub(crate) fn overhead(&self, rows: u32) -> Duration {
+        self.overhead.for_rows(rows)
     }
 
     /// Returns the latest time at which a batch of `rows` rows can be sent to be back at `due`, if it does not wait behind others.
@@ -134,18 +139,18 @@ impl Replica {
         Self {
             sizes_by_rate: sizes_by_rate(&parameters.service),
             credits: parameters.in_flight.min(ReplicaParameters::LEAST_CREDITS),
-            parameters,
             group,
             draining: false,
             health: Health::default(),
             memory_limits: MemoryLimits::default(),
             held: VecDeque::new(),
             busy_until: now,
-            turn: true,
+            turn: !matches!(parameters.sharing, DeviceSharing::Pool(_)),
             device_busy_until: Time::ZERO,
             estimate: SpeedEstimate::new(now),
             link: LinkEstimate::default(),
             adaptive_batch: AdaptiveBatch::new(),
+            parameters,
         }
     }
 
@@ -201,13 +206,28 @@ impl Replica {
     }
 
     pub(crate) fn is_time_shared(&self) -> bool {
-        self.parameters.time_shared
+        self.parameters.sharing == DeviceSharing::Turns
     }
 
     pub(crate) fn set_time_shared(&mut self, time_shared: bool) {
-        self.parameters.time_shared = time_shared;
+        self.parameters.sharing = DeviceSharing::by_turns(time_shared);
         self.turn = true;
         self.device_busy_until = Time::ZERO;
+    }
+
+    /// Returns its place in its device's pool; `None` if it is in none.
+    pub(crate) fn pool_member(&self) -> Option<&PoolMember> {
+        match &self.parameters.sharing {
+            DeviceSharing::Pool(member) => Some(member),
+            DeviceSharing::Concurrent | DeviceSharing::Turns => None,
+        }
+    }
+
+    /// Returns true if the device may have a further batch of it now. The device counts the batches.
+    pub(crate) fn takes_pooled(&self) -> bool {
+        self.is_serving()
+            && !self.is_being_probed()
+            && !self.held.back().is_some_and(|last| last.is_risky)
     }
 
     /// Returns false while it waits for its turn on the device.
@@ -307,8 +327,13 @@ impl Replica {
         }
     }
 
+    /// Returns the time by which a batch may miss its expected end, and which it rarely exceeds.
+    pub(crate) fn margin(&self, now: Time) -> Duration {
+        self.estimate.margin(now)
+    }
+
     /// Returns the forecast without a margin.
-    fn expectation(&self, now: Time) -> Forecast<'_> {
+    pub(crate) fn expectation(&self, now: Time) -> Forecast<'_> {
         Forecast {
             now,
             busy_until: self.free_at(),
@@ -390,7 +415,7 @@ impl Replica {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ModelKey;
+    use crate::{DeviceSharing, ModelKey};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -408,7 +433,7 @@ mod tests {
                 in_flight: 2,
                 service,
                 device: DeviceKey(0),
-                time_shared: false,
+                sharing: DeviceSharing::Concurrent,
                 shares_memory: false,
             },
             0,

@@ -83,13 +83,19 @@ pub(crate) struct ReplicaPool {
     last_dispatched: Option<ReplicaKey>,
     /// The number of batches that were dispatched.
     dispatched_batches: u64,
+    /// The number of replicas in pools of devices.
+    pooled: usize,
 }
 
 impl ReplicaPool {
     pub(crate) fn add(&mut self, now: Time, key: ReplicaKey, parameters: ReplicaParameters) {
         let group = self.group_of(&parameters.service);
         let replica = Replica::new(now, parameters, group);
-        self.with_free_credit.insert((now, key));
+        if replica.pool_member().is_some() {
+            self.pooled += 1;
+        } else {
+            self.with_free_credit.insert((now, key));
+        }
         self.by_free.insert((group, now, key));
         self.replicas.insert(key, replica);
         self.capacity.set(None);
@@ -97,6 +103,7 @@ impl ReplicaPool {
 
     pub(crate) fn remove(&mut self, key: ReplicaKey) -> Option<Replica> {
         let replica = self.replicas.remove(&key)?;
+        self.pooled -= usize::from(replica.pool_member().is_some());
         self.without_turn.remove(&key);
         self.with_free_credit.remove(&(replica.free_at(), key));
         self.by_free
@@ -263,6 +270,25 @@ impl ReplicaPool {
         self.dispatched_batches
     }
 
+    /// Returns true if all replicas are members of pools.
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooled > 0 && self.pooled == self.replicas.len()
+    }
+
+    /// Returns true if replicas are members of pools.
+    pub(crate) fn has_members(&self) -> bool {
+        self.pooled > 0
+    }
+
+    /// Returns the members of pools that take work, with their devices.
+    pub(crate) fn members(&self) -> impl Iterator<Item = (ReplicaKey, DeviceKey)> {
+        let serving = self
+            .serving()
+            .take(if self.pooled > 0 { usize::MAX } else { 0 });
+        let members = serving.filter(|(_, replica)| replica.pool_member().is_some());
+        members.map(|(key, replica)| (key, replica.device()))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.replicas.len()
     }
@@ -336,6 +362,7 @@ impl ReplicaPool {
             .range((after, Unbounded))
             .chain(&self.replicas)
             .filter(|(_, replica)| replica.is_serving() && !replica.is_being_probed())
+            .filter(|(_, replica)| replica.pool_member().is_none())
             .map(|(key, replica)| (*key, replica))
     }
 }

@@ -117,7 +117,6 @@ fn scenario(problem: &Problem) -> Scenario {
         requests: None,
         rate: Rate::constant(model.rate),
         latency_scale: model.latency_scale,
-        weights: None,
     };
     Scenario {
         families: Vec::new(),

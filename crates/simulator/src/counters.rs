@@ -22,6 +22,19 @@ pub(crate) struct RunCounters {
     warmup: Duration,
     window: Duration,
     pub(crate) models: Vec<ModelCounters>,
+    /// What the pools of devices did; `None` if there are none.
+    pub(crate) pools: Option<PoolCounters>,
+}
+
+/// The moves of weights, over the whole run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PoolCounters {
+    /// The weights that were copied to a device.
+    pub(crate) loads: u64,
+    /// The weights that made room for others.
+    pub(crate) evictions: u64,
+    /// The requests that came when no device had the weights of their model.
+    pub(crate) cold_requests: u64,
 }
 
 /// The counters of a model's requests. Times are in milliseconds; those of stages, of which there are many, have fewer digits.
@@ -77,6 +90,7 @@ impl RunCounters {
             warmup,
             window,
             models,
+            pools: None,
         }
     }
 

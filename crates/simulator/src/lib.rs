@@ -35,8 +35,8 @@ pub use packhorse_serving::DeadlineOptions;
 pub use rate::Rate;
 pub use report::{
     AutoscaleReport, DeviceCounts, FamilyReport, ModelReport, PlanFileError, PlanFileProblem,
-    PlanReport, PlannedModelReport, Quantiles, ReplanningReport, ReplicaReport, Report,
-    StagesReport, Totals,
+    PlanReport, PlannedModelReport, PoolTotals, Quantiles, ReplanningReport, ReplicaReport, Report,
+    ReportedResidency, ReportedWorker, StagesReport, Totals,
 };
 pub use run_trace::RunTrace;
 pub use scenario::{

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{
     ComputeShare, DeviceIndex, DeviceKind, Discipline, Explanation, ModelId, ModelIndex,
-    ModelVersion, Plan, PlannedReplica, Program, Time, UnitError,
+    ModelVersion, Plan, PlannedReplica, Program, Residency, Time, UnitError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,32 @@ pub struct ReplicaReport {
     pub batch_size: u32,
     /// The share of the multiprocessors in percent; null sets no limit.
     pub compute_share_pct: Option<f64>,
+    /// Its worker process, if that is its device's pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<ReportedWorker>,
+    /// The place of its weights at the start, if it is a member of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub residency: Option<ReportedResidency>,
+}
+
+/// The worker process of a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReportedWorker {
+    /// It has one of its own.
+    Own,
+    /// It shares that of its device's pool.
+    Pool,
+}
+
+/// The place of the weights of a member of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReportedResidency {
+    /// In device memory.
+    Resident,
+    /// In the node's memory.
+    Warm,
 }
 
 /// The report of a model in a plan.
@@ -219,6 +245,20 @@ pub struct Totals {
     /// The number of requests that were accepted and then lost with a worker, over the whole run. Not in the JSON.
     #[serde(skip)]
     pub lost: u64,
+    /// The moves of weights; `None` if no device has a pool.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub pools: Option<PoolTotals>,
+}
+
+/// The moves of weights of a run whose devices have pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolTotals {
+    /// The number of weights that were copied to a device.
+    pub loads: u64,
+    /// The number of weights that made room for others.
+    pub evictions: u64,
+    /// The number of requests that came when no device had the weights of their model.
+    pub cold_requests: u64,
 }
 
 /// A replica of a plan file that does not fit the scenario.
@@ -259,6 +299,11 @@ pub enum PlanFileProblem {
         max = Program::MAX_BATCH_SIZE
     )]
     BatchSize(u32),
+    /// The replica is a member of a pool, whose plan is not only its replicas.
+    #[error(
+        "worker: a plan with pools is made where it is simulated (pool = \"auto\"), and not read from a file"
+    )]
+    Pool,
     /// The compute share is out of range.
     #[error("compute_share_pct: {0}")]
     ComputeShare(UnitError),
@@ -307,6 +352,9 @@ impl Scenario {
         if !(1..=Program::MAX_BATCH_SIZE).contains(&report.batch_size) {
             return Err(PlanFileProblem::BatchSize(report.batch_size));
         }
+        if report.worker == Some(ReportedWorker::Pool) {
+            return Err(PlanFileProblem::Pool);
+        }
         let compute_share = report
             .compute_share_pct
             .map(ComputeShare::new)
@@ -320,6 +368,7 @@ impl Scenario {
             duty_cycle: None,
             memory: None,
             backbone: None,
+            pool: None,
         })
     }
 
@@ -330,6 +379,11 @@ impl Scenario {
             device: replica.device.0,
             batch_size: replica.batch_size,
             compute_share_pct: replica.compute_share.map(f64::from),
+            worker: replica.pool.map(|_| ReportedWorker::Pool),
+            residency: replica.pool.map(|place| match place.residency {
+                Residency::Resident => ReportedResidency::Resident,
+                Residency::Warm => ReportedResidency::Warm,
+            }),
         }
     }
 }
@@ -427,13 +481,21 @@ impl Report {
             counters.window_start(),
             counters.window_end(),
         );
+        let pools = counters.pools.map(|pools| PoolTotals {
+            loads: pools.loads,
+            evictions: pools.evictions,
+            cold_requests: pools.cold_requests,
+        });
         let counters = scenario.problem.models.iter().zip(counters.models);
         let models: Vec<ModelReport> = counters
             .map(|(model, counters)| {
                 model_report(model_name(&model.id), counters, window, start, end)
             })
             .collect();
-        let totals = Totals::from_models(&models);
+        let totals = Totals {
+            pools,
+            ..Totals::from_models(&models)
+        };
         Self {
             scenario: scenario.name.clone(),
             discipline,
@@ -485,6 +547,7 @@ impl Totals {
             goodput_rps: sum(|model| model.goodput_rps),
             dropped: models.iter().map(|model| model.dropped).sum(),
             lost: models.iter().map(|model| model.lost).sum(),
+            pools: None,
         }
     }
 }

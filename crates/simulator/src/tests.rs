@@ -513,6 +513,7 @@ mod benchmark;
 mod learning;
 mod links;
 mod living;
+mod pools;
 mod replanning;
 mod shares;
 mod traces;

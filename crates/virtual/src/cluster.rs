@@ -148,6 +148,12 @@ impl<E: Environment> Cluster<E> {
         self.clients.are_idle() && books.is_none_or(is_empty)
     }
 
+    /// Returns the number of requests that came when no pool's device had the weights of their model, since the gateway's start.
+    pub fn cold_requests(&self) -> u64 {
+        let gateway = self.gateway.as_ref();
+        gateway.map_or(0, |gateway| gateway.data_plane.engine.cold_requests())
+    }
+
     /// Lets a time pass.
     pub fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
@@ -192,6 +198,7 @@ impl<E: Environment> Cluster<E> {
             RareEvent::Connects(start, key, attempt) => self.connects(start, key, attempt),
             RareEvent::Delivers(connection, message) => self.deliver(connection, message),
             RareEvent::GivesUp(connection) => self.gives_up(connection),
+            RareEvent::WeightsLoaded(connection) => self.weights_loaded(connection),
             RareEvent::Overdue(batch) => self.overdue(batch),
             RareEvent::WorkerResumes(node, device, done) => {
                 self.batch_computed(node, device, &done);

@@ -221,6 +221,8 @@ impl<E: Environment> Cluster<E> {
                 let connection = links.batches(replica).copied();
                 self.send_batch(batch, connection, requests);
             }
+            Action::Load { replica } => self.load_weights(replica),
+            Action::Unload { replica } => self.unload_weights(replica),
             Action::Finish { request, outcome } => {
                 gateway.data_plane.requests -= 1;
                 self.request_ended(request, outcome);

@@ -40,6 +40,12 @@ pub trait Environment {
     /// Takes note of a batch that was lost with its connection.
     fn batch_lost(&mut self, _now: Time, _batch: &LostBatch) {}
 
+    /// Takes note of the weights of a model that are copied to a device.
+    fn weights_loaded(&mut self, _now: Time, _model: usize) {}
+
+    /// Takes note of the weights of a model that leave a device.
+    fn weights_evicted(&mut self, _now: Time, _model: usize) {}
+
     /// Takes note of an event that the controller handles.
     fn controller_handles(&mut self, _now: Time, _event: &Event) {}
 

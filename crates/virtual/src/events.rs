@@ -44,6 +44,8 @@ pub(crate) enum RareEvent {
     Connects(u64, ReplicaKey, u64),
     Delivers(ConnectionKey, Message),
     GivesUp(ConnectionKey),
+    /// The weights of a replica are on its device, over the connection that asked for them.
+    WeightsLoaded(ConnectionKey),
     Overdue(u64),
     /// A stopped worker goes on, which has a computed batch.
     WorkerResumes(u32, u32, CompletedBatch<HeldBatch>),
@@ -62,6 +64,7 @@ impl Event {
                 RareEvent::Connects(..)
                     | RareEvent::GivesUp(_)
                     | RareEvent::Overdue(_)
+                    | RareEvent::WeightsLoaded(_)
                     | RareEvent::HangsUp(_)
                     | RareEvent::Delivers(..)
             ),

@@ -27,6 +27,7 @@ mod requests;
 mod settings;
 mod store;
 mod transport;
+mod weights;
 
 pub use clients::{Arrivals, ClientState, Clients, End};
 pub use cluster::Cluster;

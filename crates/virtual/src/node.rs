@@ -113,6 +113,8 @@ pub(crate) struct Device {
     lanes: Vec<Lane>,
     /// The time at which its link has transmitted what was handed to it.
     pub(crate) link_free: Time,
+    /// The time at which the weights are there that it was asked to copy from the node's memory.
+    pub(crate) copied: Time,
     /// The number of faults that keep workers from running.
     pub(crate) broken: u32,
 }
@@ -372,6 +374,7 @@ impl Node {
                 shared: SharedDevice::new(self.interference),
                 lanes: Vec::new(),
                 link_free: now,
+                copied: now,
                 broken: 0,
             });
         }

@@ -343,6 +343,7 @@ fn add_device(
         multiprocessors,
         node,
         cost_per_hour: None,
+        pool: None,
     });
 }
 
@@ -560,6 +561,7 @@ mod tests {
             duty_cycle: None,
             memory: None,
             backbone: None,
+            pool: None,
         };
         let is_kept = [true, false, true, false, true];
         let mut replicas = [4, 0, 1, 2, 3, 2].map(replica).to_vec();

@@ -174,6 +174,9 @@ impl Driver {
                     }
                 }
                 Action::ReplicaDrained { replica } => self.links.drained(replica),
+                Action::Load { .. } | Action::Unload { .. } => {
+                    unreachable!("the devices of nodes have no pools")
+                }
             }
         }
     }

@@ -67,6 +67,12 @@ pub(crate) struct Setting {
     simulation: Vec<(&'static str, toml::Value)>,
     /// The number of devices of the first group; `None` for the file's.
     devices: Option<u32>,
+    /// True if the devices have pools; `None` for what the file says.
+    pools: Option<bool>,
+    /// The changed values of every model.
+    models: Vec<(&'static str, toml::Value)>,
+    /// The bytes per second from the host's memory to the devices of the first group; `None` for the file's.
+    host_link: Option<f64>,
 }
 
 impl Setting {
@@ -87,6 +93,9 @@ impl Setting {
             vision_scale: VISION_SCALE,
             simulation: Vec::new(),
             devices: None,
+            pools: None,
+            models: Vec::new(),
+            host_link: None,
         }
     }
 
@@ -140,6 +149,28 @@ impl Setting {
         }
     }
 
+    /// Has devices have pools, or not.
+    pub(crate) fn with_pools(self, pools: bool) -> Self {
+        Self {
+            pools: Some(pools),
+            ..self
+        }
+    }
+
+    /// Changes a value of every model.
+    pub(crate) fn with_models(mut self, key: &'static str, value: impl Into<toml::Value>) -> Self {
+        self.models.push((key, value.into()));
+        self
+    }
+
+    /// Changes the bytes per second from the host's memory to the devices of the scenario's first group.
+    pub(crate) fn with_host_link(self, bytes_per_second: f64) -> Self {
+        Self {
+            host_link: Some(bytes_per_second),
+            ..self
+        }
+    }
+
     pub(crate) fn labelled(self, label: impl Into<String>) -> Self {
         Self {
             label: label.into(),
@@ -158,17 +189,35 @@ impl Setting {
         for (key, value) in &self.simulation {
             set_simulation(&mut table, key, value.clone());
         }
-        if let Some(devices) = self.devices {
-            let groups = table.get_mut("devices").and_then(toml::Value::as_array_mut);
-            let first = groups.and_then(|groups| groups.first_mut()?.as_table_mut());
-            let first = first.with_context(|| format!("{}: expected devices", path()))?;
-            first.insert("count".to_owned(), i64::from(devices).into());
+        if let Some(pools) = self.pools {
+            let pool = if pools { "auto" } else { "off" };
+            table.insert("pool".to_owned(), pool.into());
+        }
+        for model in tables(&mut table, "models") {
+            let changes = self.models.iter();
+            model.extend(changes.map(|(key, value)| ((*key).to_owned(), value.clone())));
+        }
+        if let Some(first) = tables(&mut table, "devices").next() {
+            let count = self.devices.map(|devices| i64::from(devices).into());
+            let changes = [
+                ("count", count),
+                ("host_link_bytes_per_s", self.host_link.map(Into::into)),
+            ];
+            let changes = changes.into_iter();
+            first.extend(changes.filter_map(|(key, value)| Some((key.to_owned(), value?))));
         }
         let folder = self.file.parent().unwrap_or(Path::new(""));
         let mut load =
             |name: &str| fs::read_to_string(folder.join(name)).map_err(|e| e.to_string());
         Scenario::parse(&table.to_string(), &mut load).with_context(path)
     }
+}
+
+/// Returns the tables of an array.
+fn tables<'a>(table: &'a mut toml::Table, key: &str) -> impl Iterator<Item = &'a mut toml::Table> {
+    let array = table.get_mut(key).and_then(toml::Value::as_array_mut);
+    let values = array.into_iter().flatten();
+    values.filter_map(toml::Value::as_table_mut)
 }
 
 fn set_simulation(table: &mut toml::Table, key: &str, value: toml::Value) {
@@ -182,12 +231,7 @@ fn set_simulation(table: &mut toml::Table, key: &str, value: toml::Value) {
 
 fn calibrate(table: &mut toml::Table, vision_scale: f64) {
     set_simulation(table, "client_overhead_ms", CLIENT_OVERHEAD_MS.into());
-    let models = table.get_mut("models").and_then(toml::Value::as_array_mut);
-    for model in models
-        .into_iter()
-        .flatten()
-        .filter_map(toml::Value::as_table_mut)
-    {
+    for model in tables(table, "models") {
         let name = model.get("name").and_then(toml::Value::as_str);
         let is_language = name.is_some_and(|name| LANGUAGE_MODELS.contains(&name));
         let scale = if is_language {

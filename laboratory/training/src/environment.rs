@@ -85,6 +85,7 @@ impl Pool {
                     multiprocessors: None,
                     node: "node".parse()?,
                     cost_per_hour: None,
+                    pool: None,
                 };
                 devices
             ],
@@ -113,6 +114,7 @@ impl Pool {
                 payload: ByteCount::new(602_112),
                 load_time: Duration::ZERO,
                 latency_scale: 1.0,
+                weights: None,
             });
         }
         let parts: Vec<f64> = (0..count)
@@ -232,6 +234,7 @@ mod tests {
             payload: ByteCount::new(0),
             load_time: Duration::ZERO,
             latency_scale: 1.0,
+            weights: None,
         };
         let device = Device {
             kind: "k".parse().expect("a kind"),
@@ -239,6 +242,7 @@ mod tests {
             multiprocessors: None,
             node: "n".parse().expect("a name"),
             cost_per_hour: None,
+            pool: None,
         };
         let text = format!("{}\n{rows}", ProfileTable::CSV_HEADER);
         Episode::new(Problem {

@@ -22,6 +22,18 @@ pub(crate) struct Options {
 enum EngineLine {
     Decisions(Engine),
     Move(Move),
+    Pool(Pool),
+}
+
+/// The decisions about the models of a device's pool.
+#[derive(Deserialize)]
+struct Pool {
+    /// The number of models.
+    pooled: u32,
+    load: f64,
+    requests_per_s: f64,
+    decisions_per_s: f64,
+    allocations_per_request: f64,
 }
 
 /// The move of models from one engine to another.
@@ -88,11 +100,12 @@ const KEPT: &str = "\n## A thousand GPUs, since";
 
 /// Measures and writes the report.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    let (mut engine, mut moves) = (Vec::new(), Vec::new());
+    let (mut engine, mut moves, mut pools) = (Vec::new(), Vec::new(), Vec::new());
     for line in measure("packhorse-serving", "engine")? {
         match line {
             EngineLine::Decisions(row) => engine.push(row),
             EngineLine::Move(row) => moves.push(row),
+            EngineLine::Pool(row) => pools.push(row),
         }
     }
     let (components, engine): (Vec<Engine>, Vec<Engine>) =
@@ -111,6 +124,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         &engine,
         &components,
         &moves,
+        &pools,
         &decisions,
         &simulator,
         &name.to_string_lossy(),
@@ -147,6 +161,7 @@ fn report(
     engine: &[Engine],
     components: &[Engine],
     moves: &[Move],
+    pools: &[Pool],
     decisions: &[SimulatedRow],
     simulator: &[Simulator],
     picture: &str,
@@ -207,6 +222,7 @@ fn report(
             row.requests_per_s / one
         )?;
     }
+    write_pools(&mut text, pools)?;
     write_moves(&mut text, moves)?;
     text += "\n## The group servers\n\n\
         `flex`, `flex-np` and `clockwork` decide for all models of a group of devices together, in the simulator only. So the same model, devices and loads here run in \
@@ -248,6 +264,26 @@ fn report(
         )?;
     }
     Ok(text)
+}
+
+/// Writes the section about pools.
+fn write_pools(text: &mut String, pools: &[Pool]) -> anyhow::Result<()> {
+    *text += "\n## The pool of a device\n\n\
+        Models that share one device, whose weights are all there, with the same batches and objective, and requests for each model in turn. The load is relative to full batches: with many \
+        models nearly every batch has one row, so that a tenth of the load is already more than the device can do. A batch of one row costs the engine as much as one of sixteen.\n\n\
+        | models | load | requests/s | decisions/s | allocations per request |\n|--:|--:|--:|--:|--:|\n";
+    for row in pools {
+        writeln!(
+            text,
+            "| {} | {} | {:.0} | {:.0} | {:.2} |",
+            row.pooled,
+            row.load,
+            row.requests_per_s,
+            row.decisions_per_s,
+            row.allocations_per_request
+        )?;
+    }
+    Ok(())
 }
 
 /// Writes the section about moving models between engines.

@@ -48,7 +48,14 @@ pub(super) fn print_models(models: &[ModelReport], totals: Totals) -> std::io::R
     row.push(totals.dropped.to_string());
     row.resize(HEADER.len(), String::new());
     table.add_row(row);
-    output::print_line(output::table_text(&table))
+    output::print_line(output::table_text(&table))?;
+    if let Some(pools) = totals.pools {
+        output::print_line(format!(
+            "weights: {} copied to devices, {} made room for others; {} requests came when no device had their model's",
+            pools.loads, pools.evictions, pools.cold_requests
+        ))?;
+    }
+    Ok(())
 }
 
 fn model_row(model: &ModelReport) -> Vec<String> {

@@ -238,6 +238,8 @@ impl Predictor<'_> {
             device: 0,
             batch_size: member.batch_size,
             compute_share_pct: Some(member.compute_share.get()),
+            worker: None,
+            residency: None,
         };
         let replicas = self.scenario.replicas(&[0, 1].map(|i| replica(&pair[i])))?;
         let measured = |i: usize| pair[i].latency.as_secs_f64() * 1e3;

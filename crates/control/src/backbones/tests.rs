@@ -19,6 +19,7 @@ fn model(name: &str, rate: f64, slo_ms: u64, max_batch_size: u32) -> DemandedMod
         payload: ByteCount::new(100),
         load_time: Duration::from_secs(2),
         latency_scale: 1.0,
+        weights: None,
     }
 }
 
@@ -46,6 +47,7 @@ fn problem() -> Problem {
         multiprocessors: None,
         node: "n".parse().unwrap(),
         cost_per_hour: None,
+        pool: None,
     };
     Problem {
         devices: vec![device.clone(), device],

@@ -323,6 +323,7 @@ fn a_worker_of_which_one_replica_has_drained_still_holds_its_memory() {
     let mut cluster = SimCluster::with_nodes(&["n"]);
     let shared = |model: &str, memory| Placement {
         backbone: Some(BackboneId::new([], 0)),
+        pool: None,
         ..placement(model, "n/a", memory)
     };
     cluster.plan(&[shared("m", 6), shared("o", 0)]);

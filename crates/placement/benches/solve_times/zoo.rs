@@ -84,6 +84,7 @@ pub(crate) fn device() -> Device {
         multiprocessors: Some(80),
         node: "node".parse().expect("a name"),
         cost_per_hour: None,
+        pool: None,
     }
 }
 
@@ -98,6 +99,7 @@ pub(crate) fn demand(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
         payload: ByteCount::new(602_112),
         load_time: Duration::ZERO,
         latency_scale: 1.0,
+        weights: None,
     }
 }
 

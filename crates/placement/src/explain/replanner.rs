@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{Change, Device, DeviceKind, Plan, Problem, Remedy, known_kind};
 
-use super::served::{SERVED, served_fractions};
+use super::served::{SERVED, pooled_fractions, served_fractions};
 use crate::{
     Budget, PlanningOptions, PolicyEntry,
     estimate::{EstimateInputs, PlacementEstimate},
@@ -54,6 +54,9 @@ impl<'a, 'b> Replanner<'a, 'b> {
     /// Returns the fraction of each model's requests in time with the policy's plan for this problem.
     pub(super) fn served_fractions(&mut self, problem: &Problem) -> Option<Vec<f64>> {
         let plan = self.plan(problem)?;
+        if let Some(fractions) = pooled_fractions(problem, &plan) {
+            return Some(fractions);
+        }
         let inputs = EstimateInputs::new(problem);
         let estimate = PlacementEstimate::from_replicas(&inputs, &plan.replicas);
         Some(served_fractions(&estimate))
@@ -106,5 +109,6 @@ pub(super) fn further_device(problem: &Problem, kind: &DeviceKind) -> Option<Dev
         multiprocessors: Some(multiprocessors),
         node: "new".parse().expect("letters are a name"),
         cost_per_hour: None,
+        pool: None,
     })
 }

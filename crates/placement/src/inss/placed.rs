@@ -69,6 +69,7 @@ pub fn plan(problem: &Problem, options: &PlanningOptions, placed: &[Placed]) -> 
             duty_cycle: None,
             memory: None,
             backbone: None,
+            pool: None,
         }
     };
     let mut plan = Plan::empty(NAME, problem, &Shortfall::NoDeviceWithMemoryLeft);

@@ -79,6 +79,7 @@ fn measured_pairs_are_predicted_within_five_percent() {
             duty_cycle: None,
             memory: None,
             backbone: None,
+            pool: None,
         };
         let predicted = predicted(&problem, &[replica(0), replica(1)]).unwrap();
         for (predicted, measured) in predicted.iter().zip([number(6), number(7)]) {

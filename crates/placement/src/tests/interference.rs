@@ -452,6 +452,7 @@ fn igniter_as_published(_: &[&Row]) -> Predictor {
             duty_cycle: None,
             memory: None,
             backbone: None,
+            pool: None,
         };
         let replicas: Vec<PlannedReplica> = loads.iter().enumerate().map(replica).collect();
         let igniter = policy("igniter").unwrap();

@@ -124,6 +124,7 @@ fn possible_replicas(
                         duty_cycle: None,
                         memory: None,
                         backbone: None,
+                        pool: None,
                     });
                     all.push((left.saturating_sub(memory), free - taken, more));
                 }

@@ -7,12 +7,14 @@ mod deferred;
 mod fixed_wait;
 mod interface;
 mod model_view;
+mod pooled;
 #[cfg(test)]
 mod test_run;
 
 pub(crate) use decision::Decision;
 pub(crate) use interface::Discipline;
 pub(crate) use model_view::ModelView;
+pub(crate) use pooled::{PooledBatch, PooledChoice, choose as choose_pooled, estimate_next};
 
 use packhorse_cluster::Discipline as Name;
 

@@ -50,6 +50,14 @@ impl<'a> ModelView<'a> {
         takes_it.then_some((only, replica))
     }
 
+    /// Returns the decision about requests that devices take by themselves: to end those whose time is over.
+    pub(crate) fn expire_or_wait(self) -> Decision {
+        match self.queue.earliest_deadline() {
+            Some((due, first)) if due <= self.now => Decision::Expire(first),
+            first => Decision::Wait(first.map(|(due, _)| due)),
+        }
+    }
+
     /// Accepts a request that any of the serving replicas takes, whenever it would be answered.
     pub(super) fn admit_if_taken(self, request: &Request) -> Result<(), Refusal> {
         let mut serving = self.pool.serving();

@@ -6,8 +6,8 @@ use packhorse_cluster::{Discipline as Name, Time};
 use packhorse_contention::ServiceTimes;
 
 use crate::{
-    Action, BatchKey, DeviceKey, Engine, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey,
-    ReplicaParameters, Request, RequestKey, RequestOutcome, ShapeClass, TenantKey,
+    Action, BatchKey, DeviceKey, DeviceSharing, Engine, EngineConfig, Event, ModelKey, ModelLimits,
+    ReplicaKey, ReplicaParameters, Request, RequestKey, RequestOutcome, ShapeClass, TenantKey,
 };
 
 const MODEL: ModelKey = ModelKey(0);
@@ -51,7 +51,7 @@ impl Run {
                 in_flight: 2,
                 service: ServiceTimes::from_times(times),
                 device: DeviceKey(9 - key),
-                time_shared: false,
+                sharing: DeviceSharing::Concurrent,
                 shares_memory: false,
             };
             let replica = ReplicaKey(key);
@@ -85,7 +85,9 @@ impl Run {
                 Action::ReplicaDrained { .. }
                 | Action::ReplicaEjected { .. }
                 | Action::ReplicaRestored { .. }
-                | Action::TenantPaused { .. } => panic!("nothing drains or fails"),
+                | Action::Load { .. }
+                | Action::Unload { .. }
+                | Action::TenantPaused { .. } => panic!("nothing drains, fails or moves"),
             }
         }
         batches

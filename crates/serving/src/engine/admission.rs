@@ -116,6 +116,7 @@ impl Engine {
             .remove(ticket)
             .expect("a discipline drops waiting requests");
         self.books.queued -= 1;
+        self.pooled_queue_changed(now, model);
         // Without the failure of its model or worker it would have been in time.
         let outcome = if waiting.failed_alone {
             RequestOutcome::Failed

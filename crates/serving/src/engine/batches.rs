@@ -47,6 +47,7 @@ impl Engine {
             "{rows} rows for {replica_key:?}"
         );
         let (device, time_shared) = (replica.device(), replica.is_time_shared());
+        let utilization = replica.pool_member().map(|member| member.utilization(rows));
         let is_risky = requests.iter().any(|waiting| waiting.only_on.is_some());
         let held = model.pool.add_batch(now, replica_key, id, rows, is_risky);
         if model.is_endangered(now, replica_key) {
@@ -54,6 +55,9 @@ impl Engine {
         }
         if time_shared {
             self.take_turn(now, device, replica_key, held);
+        }
+        if let Some(utilization) = utilization {
+            self.pools.take(now, device, replica_key, held, utilization);
         }
         for waiting in &requests {
             self.locations
@@ -75,6 +79,7 @@ impl Engine {
             dispatched: now,
         };
         self.batches.insert(id, batch);
+        self.pooled_queue_changed(now, model_key);
     }
 
     /// Puts a request whose batch was not computed back into its queue, or ends it with `otherwise` if its model, attempts or time
@@ -220,6 +225,7 @@ impl Engine {
         let replica = pool.get(batch.replica).expect("it held the batch");
         let device = replica.device();
         self.turn_ended(now, device, id);
+        self.pool_batch_ended(now, device, id);
         self.schedule_decision(now, batch.model);
         self.remove_replica_if_drained(batch.model, batch.replica);
         let mut requests = batch.requests;

@@ -87,6 +87,7 @@ impl Engine {
         part.next_arrival = self.next_arrival;
         part.overloaded = self.overloaded.split_off(models);
         part.turns = self.turns.split_off(models);
+        part.pools = self.pools.split_off(models);
         part.models = self
             .models
             .extract_if(.., |key, _| models.contains(key))
@@ -169,6 +170,7 @@ impl Engine {
         self.probes.append(&mut part.probes);
         self.overloaded.absorb(part.overloaded);
         self.turns.absorb(part.turns);
+        self.pools.absorb(part.pools);
         if part.config.discipline != self.config.discipline {
             self.put_in_order(now, &keys);
         }

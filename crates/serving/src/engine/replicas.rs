@@ -5,7 +5,9 @@ use std::mem;
 use packhorse_cluster::Time;
 
 use super::{Engine, Model};
-use crate::{Action, DeviceKey, ModelKey, ReplicaKey, ReplicaParameters, RequestOutcome};
+use crate::{
+    Action, DeviceKey, DeviceSharing, ModelKey, ReplicaKey, ReplicaParameters, RequestOutcome,
+};
 
 impl Engine {
     pub(super) fn model_removed(&mut self, now: Time, key: ModelKey) {
@@ -41,12 +43,16 @@ impl Engine {
         let model_key = parameters.model;
         match self.models.get_mut(&model_key) {
             Some(model) if model.limits.is_some() => {
-                let time_shared = parameters.time_shared;
+                let (sharing, device) = (parameters.sharing.clone(), parameters.device);
                 model.pool.add(now, key, parameters);
                 let health = model.lost.take(key);
                 self.replicas.insert(key, model_key);
-                if time_shared {
-                    self.join_turns(now, key, model_key);
+                match sharing {
+                    DeviceSharing::Concurrent => {}
+                    DeviceSharing::Turns => self.join_turns(now, key, model_key),
+                    DeviceSharing::Pool(member) => {
+                        self.join_pool(now, key, model_key, device, &member);
+                    }
                 }
                 if let Some(health) = health {
                     self.came_back(now, model_key, key, health);
@@ -67,6 +73,7 @@ impl Engine {
         pool.drain(key);
         let device = pool.get(key).expect("just drained").device();
         self.leave_turns(now, device, key);
+        self.withdraw_from_pool(now, key, model, device);
         self.probe_if_none_is_left(now, model);
         self.remove_replica_if_drained(model, key);
         self.schedule_decision(now, model);
@@ -80,6 +87,7 @@ impl Engine {
         {
             let replica = pool.remove(key).expect("just seen");
             self.replicas.remove(&key);
+            self.pools.leave(replica.device(), key);
             self.leave_device(model_key, replica.device());
             self.actions
                 .push_back(Action::ReplicaDrained { replica: key });
@@ -99,10 +107,12 @@ impl Engine {
         }
         lost.remember(now, key, health);
         self.leave_turns(now, replica.device(), key);
+        self.leave_pool(now, key, model_key, replica.device());
         self.leave_device(model_key, replica.device());
         self.probes.retain(|probe| probe.1 != key);
         for (place, id) in replica.held().enumerate() {
             self.turn_ended(now, replica.device(), id);
+            self.pool_batch_ended(now, replica.device(), id);
             let batch = self
                 .batches
                 .remove(&id)

@@ -3,11 +3,15 @@ use std::time::Duration;
 use packhorse_contention::ServiceTimes;
 
 use super::*;
-use crate::{BatchError, DeadlineOptions, DeviceKey, ReplicaParameters, ShapeClass, TenantKey};
+use crate::{
+    BatchError, DeadlineOptions, DeviceKey, DeviceSharing, PoolMember, ReplicaParameters,
+    ShapeClass, TenantKey,
+};
 
 mod fairness;
 mod neighbours;
 mod parts;
+mod pools;
 mod properties;
 mod scenarios;
 mod turns;
@@ -31,7 +35,7 @@ fn parameters(model: ModelKey, times_ms: &[u64], in_flight: u32) -> ReplicaParam
         in_flight,
         service,
         device: DeviceKey(0),
-        time_shared: false,
+        sharing: DeviceSharing::Concurrent,
         shares_memory: false,
     }
 }

@@ -26,7 +26,7 @@ impl Engine {
         };
         let pool = &mut self.model_mut(model).pool;
         let replica = pool.get(key).expect("a replica is in its model's pool");
-        if replica.is_time_shared() == time_shared {
+        if replica.is_time_shared() == time_shared || replica.pool_member().is_some() {
             return;
         }
         let (device, draining) = (replica.device(), replica.draining);

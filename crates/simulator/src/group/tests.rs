@@ -191,18 +191,10 @@ fn exit_points_cost_time_and_end_a_computation_at_their_distance() {
 
 #[test]
 fn clockwork_begins_with_the_batch_that_must_begin_first_and_keeps_10_ms_ahead() {
-    let scenario = scenario(1, 1.0, 300, "");
-    let roomy = Scenario {
-        workloads: scenario
-            .workloads
-            .iter()
-            .map(|workload| crate::Workload {
-                weights: packhorse_cluster::ByteCount::from_mib(100),
-                ..workload.clone()
-            })
-            .collect(),
-        ..scenario
-    };
+    let mut roomy = scenario(1, 1.0, 300, "");
+    for model in &mut roomy.problem.models {
+        model.weights = packhorse_cluster::ByteCount::from_mib(100);
+    }
     let plan = plan(&roomy, &[LONG, SHORT]);
     let mut run = Run::new(Discipline::Clockwork, &roomy, &plan);
     // The long one must begin at 96, the short one at 188.

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::links::Links;
+use super::{links::Links, pools::Pools};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -15,6 +15,8 @@ pub(super) struct ScenarioFile {
     pub(super) igniter_coefficients: Option<String>,
     #[serde(default)]
     pub(super) measured_pairs: Vec<String>,
+    #[serde(default)]
+    pub(super) pool: Pools,
     #[serde(default)]
     pub(super) devices: Vec<DeviceGroup>,
     pub(super) autoscale: Option<AutoscaleEntry>,
@@ -34,6 +36,8 @@ pub(super) struct DeviceGroup {
     pub(super) sm_count: Option<u32>,
     pub(super) cost_per_hour: Option<f64>,
     pub(super) host_link_bytes_per_s: Option<f64>,
+    #[serde(default)]
+    pub(super) process_mib: f64,
 }
 
 #[derive(Deserialize)]

@@ -8,14 +8,15 @@ mod family;
 mod fault;
 mod file;
 mod links;
+mod pools;
 mod values;
 
 use std::time::Duration;
 
 use packhorse_cluster::{
     ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, DeviceObservation,
-    IdError, ModelId, ModelIndex, NetworkModel, NodeName, Priority, Problem, ProfileTable, Program,
-    RequestsPerSecond, Time, known_cost_per_hour, known_kind,
+    DevicePool, IdError, ModelId, ModelIndex, NetworkModel, NodeName, Priority, Problem,
+    ProfileTable, Program, RequestsPerSecond, Time, known_cost_per_hour, known_kind,
 };
 use packhorse_contention::{Interference, PairTable};
 
@@ -28,6 +29,7 @@ pub use fault::{Fault, FaultKind};
 use fault::{check_added_models, parse_fault};
 use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
 pub use links::Links;
+use pools::Pools;
 pub use values::ScenarioError;
 use values::{MAX_DEVICES, MS, S, bandwidth, duration, field_error, positive, requests_per_second};
 
@@ -64,8 +66,6 @@ pub struct Workload {
     pub rate: Rate,
     /// The simulated inference time over the profile's.
     pub latency_scale: f64,
-    /// The size of the weights, which `clockwork` loads from the host's memory; `None` for the memory of the profile.
-    pub weights: Option<ByteCount>,
 }
 
 /// The settings of a simulation.
@@ -166,7 +166,7 @@ impl Scenario {
         let memory = self.problem.devices[device].memory;
         let rows = self.problem.models[model].max_batch_size.min(WEIGHTS_ROWS);
         let profiled = || profile.memory(rows).unwrap_or(memory);
-        let weights = self.workloads[model].weights.unwrap_or_else(profiled);
+        let weights = self.problem.models[model].weights.unwrap_or_else(profiled);
         (weights <= memory).then_some(weights.as_u64())
     }
 
@@ -219,7 +219,7 @@ impl Scenario {
                 problem,
             })
         };
-        let mut devices = parse_devices(&file.devices)?;
+        let mut devices = parse_devices(&file.devices, file.pool)?;
         let autoscale = file.autoscale.as_ref();
         let autoscale = autoscale
             .map(|entry| parse_autoscale(entry, &file.devices, &mut devices))
@@ -314,7 +314,7 @@ fn load_measured_pairs(
     Ok(observations)
 }
 
-fn parse_devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
+fn parse_devices(groups: &[DeviceGroup], pools: Pools) -> Result<Vec<Device>, ScenarioError> {
     let mut devices = Vec::new();
     let mut nodes = 0;
     for (i, group) in groups.iter().enumerate() {
@@ -354,6 +354,13 @@ fn parse_devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
                 format!("expected between 0 and 1e9, not {cost}"),
             );
         }
+        let process = ByteCount::try_from_mib_f64(group.process_mib)
+            .or_else(|e| field_error(at("process_mib"), e.to_string()))?;
+        let host_link = group.host_link_bytes_per_s.unwrap_or(HOST_LINK);
+        let pool = DevicePool {
+            host_link_bytes_per_second: bandwidth(at("host_link_bytes_per_s"), host_link)?,
+            process,
+        };
         for j in 0..group.count {
             let node: NodeName = format!("node{}", nodes + j / per_node)
                 .parse()
@@ -364,6 +371,7 @@ fn parse_devices(groups: &[DeviceGroup]) -> Result<Vec<Device>, ScenarioError> {
                 multiprocessors: group.sm_count.or(known.map(|known| known.1)),
                 node,
                 cost_per_hour: group.cost_per_hour.or_else(|| known_cost_per_hour(&kind)),
+                pool: (pools == Pools::Auto).then_some(pool),
             });
         }
         nodes += group.count.div_ceil(per_node);
@@ -473,6 +481,13 @@ fn parse_model(
         payload: parse_payload(i, entry.payload_bytes)?,
         load_time: duration(at("load_ms"), entry.load_ms, MS)?,
         latency_scale,
+        weights: entry
+            .weights_mib
+            .map(|mib| {
+                ByteCount::try_from_mib_f64(mib)
+                    .or_else(|e| field_error(at("weights_mib"), e.to_string()))
+            })
+            .transpose()?,
     })
 }
 
@@ -521,13 +536,6 @@ fn parse_workload(
         requests: entry.requests,
         rate,
         latency_scale: scale,
-        weights: entry
-            .weights_mib
-            .map(|mib| {
-                ByteCount::try_from_mib_f64(mib)
-                    .or_else(|e| field_error(at("weights_mib"), e.to_string()))
-            })
-            .transpose()?,
     })
 }
 

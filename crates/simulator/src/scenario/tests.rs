@@ -204,6 +204,18 @@ fn a_problem_has_the_conditions_of_the_simulation_but_not_its_extra_slowdown() {
 }
 
 #[test]
+fn a_bad_pool_is_refused_with_field_and_range() {
+    let unknown = error(&format!("pool = \"on\"\n{HEAD}{MODEL}"));
+    assert!(
+        unknown.contains("unknown variant `on`, expected `off` or `auto`"),
+        "{unknown}"
+    );
+    let head = HEAD.replace("count = ", "process_mib = -1\ncount = ");
+    let negative = error(&format!("{head}{MODEL}"));
+    assert!(negative.contains("devices[0].process_mib: "), "{negative}");
+}
+
+#[test]
 fn bad_scenarios_are_refused_with_field_and_range() {
     let with = |options: &str| format!("{HEAD}{MODEL}[simulation]\n{options}");
     for (text, part) in [

@@ -45,6 +45,11 @@ pub enum SimulateError {
         /// The part of the run or scenario.
         what: &'static str,
     },
+    /// New plans would move the members of pools.
+    #[error(
+        "pool = \"auto\": plans with pools are not changed during a run (--replan, --replan-every)"
+    )]
+    NoPlansForPools,
     /// The caller has stopped the run.
     #[error("the run was stopped")]
     Stopped,

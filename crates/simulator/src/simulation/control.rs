@@ -303,6 +303,7 @@ pub(super) fn replica<M>(
             duty_cycle: planned.duty_cycle,
             memory: None,
             backbone: None,
+            pool: planned.pool,
         },
         phase: ReplicaPhase::Planned,
         worker: None,

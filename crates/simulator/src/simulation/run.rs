@@ -19,7 +19,7 @@ use super::{
 use crate::{
     Links, Scenario, SimulationSettings,
     arrivals::arrival_processes,
-    counters::RunCounters,
+    counters::{PoolCounters, RunCounters},
     options::RunOptions,
     report::{AutoscaleReport, ReplanningReport},
 };
@@ -75,6 +75,10 @@ impl<'a> Simulation<'a> {
             stop,
         } = options;
         check_replicas(scenario, plan)?;
+        let has_pools = plan.iter().any(|replica| replica.pool.is_some());
+        if has_pools && replanning.is_some() {
+            return Err(SimulateError::NoPlansForPools);
+        }
         let mut faults = scenario.simulation.faults.iter();
         if replanning.is_none()
             && let Some(number) = faults.position(|fault| fault.kind.is_admins())
@@ -93,13 +97,15 @@ impl<'a> Simulation<'a> {
             None => no_config(),
         };
         let settings = &scenario.simulation;
+        let mut counters = RunCounters::new(
+            scenario.problem.models.len(),
+            settings.warmup,
+            settings.window,
+        );
+        counters.pools = has_pools.then(PoolCounters::default);
         let surroundings = Surroundings {
             scenario,
-            counters: RunCounters::new(
-                scenario.problem.models.len(),
-                settings.warmup,
-                settings.window,
-            ),
+            counters,
             report: ReplanningReport {
                 every_s: config.sample_period.as_secs_f64(),
                 ..ReplanningReport::default()
@@ -284,7 +290,11 @@ impl<'a> Simulation<'a> {
             }
         }
         assert!(self.cluster.is_idle(), "a request did not end");
-        let surroundings = self.cluster.environment;
+        let cold_requests = self.cluster.cold_requests();
+        let mut surroundings = self.cluster.environment;
+        if let Some(pools) = &mut surroundings.counters.pools {
+            pools.cold_requests = cold_requests;
+        }
         let report = surroundings.planner.map(|_| surroundings.report);
         let autoscaler = self.autoscaler.take();
         let autoscale = autoscaler.map(|autoscaler| autoscaler.into_report(end));

@@ -138,6 +138,14 @@ impl Environment for Surroundings<'_> {
         }
     }
 
+    fn weights_loaded(&mut self, _now: Time, _model: usize) {
+        self.counters.pools.get_or_insert_default().loads += 1;
+    }
+
+    fn weights_evicted(&mut self, _now: Time, _model: usize) {
+        self.counters.pools.get_or_insert_default().evictions += 1;
+    }
+
     fn controller_handles(&mut self, now: Time, event: &Event) {
         self.record(Recorded::Handled(now, event));
     }

@@ -3,6 +3,7 @@
 mod ablation;
 mod autoscale;
 mod bursts;
+mod crowd;
 mod estimate;
 mod estimates;
 mod figure_sweeps;
@@ -43,4 +44,5 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &autoscale::Autoscale,
     &published::Published,
     &variants::Variants,
+    &crowd::Crowd,
 ];

@@ -297,6 +297,7 @@ impl Cluster {
                     assert_eq!(tenant, BAD, "the others have done nothing");
                     self.pauses += 1;
                 }
+                Action::Load { .. } | Action::Unload { .. } => unreachable!("there is no pool"),
                 Action::ReplicaRestored { .. } | Action::ReplicaDrained { .. } => {}
             }
         }

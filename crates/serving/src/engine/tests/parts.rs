@@ -18,6 +18,8 @@ enum Told {
     Restored(ReplicaKey),
     Drained(ReplicaKey),
     Paused(TenantKey),
+    Load(ReplicaKey),
+    Unload(ReplicaKey),
 }
 
 /// One engine, and several that share its models.
@@ -52,6 +54,8 @@ fn drain(engine: &mut Engine, now: Time) -> (Vec<Told>, Sent) {
                 Told::Dispatch(replica, requests)
             }
             Action::Finish { request, outcome } => Told::Finish(request, format!("{outcome:?}")),
+            Action::Load { replica } => Told::Load(replica),
+            Action::Unload { replica } => Told::Unload(replica),
             Action::ReplicaEjected { replica, failures } => Told::Ejected(replica, failures),
             Action::ReplicaRestored { replica } => Told::Restored(replica),
             Action::ReplicaDrained { replica } => Told::Drained(replica),
@@ -266,7 +270,17 @@ impl Twins {
         let times: Vec<u64> = (1..=1 + random.below(4)).map(|rows| 3 + 4 * rows).collect();
         let parameters = ReplicaParameters {
             device,
-            time_shared: random.below(2) == 0,
+            sharing: match random.below(3) {
+                0 => DeviceSharing::Concurrent,
+                1 => DeviceSharing::Turns,
+                _ => DeviceSharing::Pool(PoolMember {
+                    weights: 1,
+                    memory: u64::MAX,
+                    load: Duration::ZERO,
+                    resident: true,
+                    utilization: [0.5].into(),
+                }),
+            },
             shares_memory: false,
             ..parameters(model, &times, 1 + random.small(2))
         };

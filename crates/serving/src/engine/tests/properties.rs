@@ -6,6 +6,33 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The memory of each pool, of which a member's weights take one or two parts.
+const POOL_MEMORY: u64 = 3;
+
+/// The way in which a new replica has its device.
+#[derive(Clone, Copy, Debug)]
+enum Sharing {
+    Concurrent,
+    Turns,
+    Pool { weights: u64, resident: bool },
+}
+
+impl Sharing {
+    fn parameters(self) -> DeviceSharing {
+        match self {
+            Self::Concurrent => DeviceSharing::Concurrent,
+            Self::Turns => DeviceSharing::Turns,
+            Self::Pool { weights, resident } => DeviceSharing::Pool(PoolMember {
+                weights,
+                memory: POOL_MEMORY,
+                load: ms(7 * weights),
+                resident,
+                utilization: [0.4, 0.6].into(),
+            }),
+        }
+    }
+}
+
 /// A random step; indices are taken modulo the number of items.
 #[derive(Clone, Debug)]
 enum Step {
@@ -25,7 +52,7 @@ enum Step {
         model: u32,
         times: Vec<u64>,
         in_flight: u32,
-        time_shared: bool,
+        sharing: Sharing,
     },
     Share {
         replica: usize,
@@ -49,6 +76,8 @@ enum Step {
         compute: u64,
     },
     Fail(usize, BatchError),
+    /// The weights are there that were asked for first.
+    Loaded,
     Fits {
         replica: usize,
         rows: u32,
@@ -86,9 +115,9 @@ impl Random {
         self.small(1000) as usize
     }
 
-    /// Returns a step: of 40 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
+    /// Returns a step: of 42 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
     fn step(&mut self) -> Step {
-        match self.below(40) {
+        match self.below(42) {
             0..16 => Step::Arrive {
                 model: self.small(3),
                 tenant: self.below(3),
@@ -110,7 +139,14 @@ impl Random {
                 model: self.small(3),
                 times: (0..=self.below(4)).map(|_| 1 + self.below(39)).collect(),
                 in_flight: 1 + self.small(3),
-                time_shared: self.below(2) == 0,
+                sharing: match self.below(4) {
+                    0 => Sharing::Concurrent,
+                    1 => Sharing::Turns,
+                    _ => Sharing::Pool {
+                        weights: 1 + self.below(2),
+                        resident: self.below(2) == 0,
+                    },
+                },
             },
             39 => {
                 let model = self.small(3);
@@ -146,6 +182,7 @@ impl Random {
                 ];
                 Step::Fail(self.index(), errors[self.index() % errors.len()])
             }
+            40 | 41 => Step::Loaded,
             36 => Step::Fits {
                 replica: self.index(),
                 rows: 1 + self.small(4),
@@ -168,6 +205,10 @@ struct Worker {
 /// A driver that keeps its own books and checks every action.
 struct CheckedDriver {
     engine: Engine,
+    /// The members of the pool whose weights are there.
+    resident: BTreeSet<ReplicaKey>,
+    /// Those whose weights are on their way.
+    copies: Vec<ReplicaKey>,
     discipline: DisciplineName,
     options: DeadlineOptions,
     now: Time,
@@ -200,6 +241,8 @@ impl CheckedDriver {
         };
         let mut driver = Self {
             engine: Engine::new(config),
+            resident: BTreeSet::new(),
+            copies: Vec::new(),
             discipline,
             options,
             now: Time::ZERO,
@@ -225,7 +268,14 @@ impl CheckedDriver {
                 model,
                 times: vec![5, 8, 11],
                 in_flight: 2,
-                time_shared: model > 0,
+                sharing: [
+                    Sharing::Concurrent,
+                    Sharing::Turns,
+                    Sharing::Pool {
+                        weights: 1,
+                        resident: true,
+                    },
+                ][model as usize],
             });
         }
         driver
@@ -263,15 +313,21 @@ impl CheckedDriver {
                 model,
                 times,
                 in_flight,
-                time_shared,
+                sharing,
             } => {
                 self.next += 1;
                 let replica = ReplicaKey(self.next);
                 let mut parameters = parameters(ModelKey(model), &times, in_flight);
                 // Smaller than the largest size with a time: requests with more rows are a batch by themselves.
                 parameters.batch_size = parameters.batch_size.div_ceil(2);
-                parameters.time_shared = time_shared;
+                parameters.sharing = sharing.parameters();
                 let draining = !self.limits.contains_key(&parameters.model);
+                // Where there is no room the engine has them leave at once.
+                if let Sharing::Pool { resident: true, .. } = sharing
+                    && !draining
+                {
+                    self.resident.insert(replica);
+                }
                 self.workers.insert(
                     replica,
                     Worker {
@@ -337,6 +393,13 @@ impl CheckedDriver {
             Step::CancelComputing(index) => self.cancel(nth(&self.computing, index)),
             Step::Done { batch, compute } => self.complete(batch, compute),
             Step::Fail(batch, error) => self.give_back(batch, error),
+            Step::Loaded => {
+                if !self.copies.is_empty() {
+                    let replica = self.copies.remove(0);
+                    self.resident.insert(replica);
+                    self.handle(Event::WeightsLoaded { replica });
+                }
+            }
             Step::Fits { replica, rows } => self.fits(replica, rows),
             Step::Switch(discipline) => self.switch(discipline),
             Step::Fallback { model, fallback } => {
@@ -427,6 +490,7 @@ impl CheckedDriver {
             return;
         };
         self.workers.remove(&replica);
+        self.forget_weights(replica);
         self.ejected.remove(&replica);
         let void: Vec<BatchKey> = self
             .batches
@@ -476,6 +540,17 @@ impl CheckedDriver {
                     requests,
                 } => self.dispatch(batch, replica, requests),
                 Action::Finish { request, outcome } => self.finish(request, outcome),
+                Action::Load { replica } => {
+                    assert!(self.pooled(replica).is_some(), "{replica:?} is in no pool");
+                    assert!(!self.resident.contains(&replica), "it is there");
+                    self.copies.push(replica);
+                    self.check_pool();
+                }
+                Action::Unload { replica } => {
+                    let held = self.workers.get(&replica).map(|worker| worker.held);
+                    assert_eq!(held, Some(0), "none of its batches is there");
+                    assert!(self.resident.remove(&replica));
+                }
                 Action::TenantPaused { .. } => {}
                 Action::ReplicaEjected { replica, .. } => {
                     assert!(self.ejected.insert(replica), "it is reported once");
@@ -485,6 +560,7 @@ impl CheckedDriver {
                 }
                 Action::ReplicaDrained { replica } => {
                     self.ejected.remove(&replica);
+                    self.forget_weights(replica);
                     let worker = self.workers.remove(&replica).expect("known replicas only");
                     assert!(worker.draining && worker.held == 0);
                 }
@@ -507,6 +583,26 @@ impl CheckedDriver {
         assert!(self.books.is_balanced());
     }
 
+    /// Returns what a member of a pool weighs.
+    fn pooled(&self, replica: ReplicaKey) -> Option<u64> {
+        match &self.workers.get(&replica)?.parameters.sharing {
+            DeviceSharing::Pool(member) => Some(member.weights),
+            DeviceSharing::Concurrent | DeviceSharing::Turns => None,
+        }
+    }
+
+    fn forget_weights(&mut self, replica: ReplicaKey) {
+        self.resident.remove(&replica);
+        self.copies.retain(|copied| *copied != replica);
+    }
+
+    /// Checks that the weights fit that are there or on their way.
+    fn check_pool(&self) {
+        let there = self.resident.iter().chain(&self.copies);
+        let used: u64 = there.filter_map(|replica| self.pooled(*replica)).sum();
+        assert!(used <= POOL_MEMORY, "{used} parts of {POOL_MEMORY}");
+    }
+
     /// Returns true if requests that cannot be in time are dropped.
     fn keeps_deadlines(&self) -> bool {
         self.binds_late() && self.options.drop
@@ -519,8 +615,12 @@ impl CheckedDriver {
 
     fn dispatch(&mut self, batch: BatchKey, replica: ReplicaKey, requests: Vec<RequestKey>) {
         let (keeps_deadlines, binds_late) = (self.keeps_deadlines(), self.binds_late());
+        let pooled = self.pooled(replica);
+        assert!(pooled.is_none() || self.resident.contains(&replica));
+        let keeps_deadlines = keeps_deadlines || pooled.is_some();
         let worker = self.workers.get_mut(&replica).expect("known replicas only");
-        let is_taken = worker.held < worker.parameters.in_flight as usize;
+        // The device counts the batches of its pool.
+        let is_taken = worker.held < worker.parameters.in_flight as usize || pooled.is_some();
         assert!(!worker.draining && (is_taken || !binds_late));
         worker.held += 1;
         let taken: Vec<Request> = requests
@@ -611,7 +711,8 @@ impl CheckedDriver {
     /// Lets the workers answer and time pass until all requests have ended.
     fn end(&mut self) {
         loop {
-            while !self.batches.is_empty() {
+            while !self.batches.is_empty() || !self.copies.is_empty() {
+                self.apply(Step::Loaded);
                 self.apply(Step::Done {
                     batch: 0,
                     compute: 5,

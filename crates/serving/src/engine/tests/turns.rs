@@ -51,7 +51,7 @@ impl Workers {
             workers.handle(Event::ReplicaReady {
                 replica: ReplicaKey(key),
                 parameters: ReplicaParameters {
-                    time_shared: true,
+                    sharing: DeviceSharing::Turns,
                     shares_memory: false,
                     ..parameters(model, times, 2)
                 },

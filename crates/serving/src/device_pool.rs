@@ -1,0 +1,465 @@
+//! The pools of devices: in each, many models share one device, and the engine decides which of them computes and whose weights the device holds.
+//!
+//! A member is a replica whose weights are *resident*, on the device, or *warm*, in the memory of its node, or being copied from there. The device
+//! is one server: the batches of all members that are away are counted together. Two of them compute side by side where the parts of
+//! the multiprocessors that they use leave room for both, and one after the other otherwise.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use packhorse_cluster::Time;
+
+use crate::{
+    BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey, replica::HeldBatch,
+    waiting_members::WaitingMembers,
+};
+
+/// The most batches of a device that are away. More are on their way only where batches travel much longer than they compute.
+const MOST_AWAY: usize = 16;
+
+/// The most batches of a device that are away while one is late: the next one is there when it ends.
+const MOST_AWAY_WHEN_LATE: usize = 2;
+
+/// The sum of the used parts of the multiprocessors up to which batches compute side by side. Parts are measured, and sums of them round.
+const WHOLE_DEVICE: f64 = 1.0 + 1e-9;
+
+/// The pools of all devices.
+#[derive(Debug, Default)]
+pub(crate) struct DevicePools {
+    pools: BTreeMap<DeviceKey, DevicePool>,
+    /// The times at which to decide for devices; each stands here at most once, at its `wake`.
+    wakes: BTreeSet<(Time, DeviceKey)>,
+    /// The models with waiting requests whose weights no device has or gets.
+    cold: BTreeSet<ModelKey>,
+    /// The models that devices are reserved for.
+    reserved: BTreeSet<ModelKey>,
+    /// The devices at which requests wait that can be in time only if others come, or a batch is back early.
+    unattended: BTreeSet<DeviceKey>,
+}
+
+/// The pool of a device.
+#[derive(Debug, Default)]
+pub(crate) struct DevicePool {
+    /// The bytes that the weights of its members may have together.
+    memory: u64,
+    /// The bytes of those that are there, or on their way.
+    used: u64,
+    members: BTreeMap<ReplicaKey, Member>,
+    /// The resident members with waiting requests.
+    pub(crate) waiting: WaitingMembers,
+    away: Vec<AwayBatch>,
+    /// The members that are being copied, in the order in which they were asked for.
+    copies: Vec<ReplicaKey>,
+    /// The time at which the last copy should be done.
+    copied: Time,
+    wake: Option<Time>,
+    /// True while the engine decides for the device.
+    is_deciding: bool,
+    /// The member whose batch the device gets next, with its model.
+    reserved: Option<(ReplicaKey, ModelKey)>,
+}
+
+/// A replica in a pool.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    pub(crate) model: ModelKey,
+    /// The bytes of its weights.
+    weights: u64,
+    /// The time to copy them.
+    load: Duration,
+    pub(crate) residency: Residency,
+    /// The time at which it last got a batch, or its weights.
+    used: Time,
+    /// The number of its batches that are away.
+    away: u32,
+    /// True if it got a batch since its weights came.
+    served: bool,
+}
+
+/// The place of a member's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Residency {
+    /// In the memory of the node.
+    Warm,
+    /// On their way to the device.
+    Loading,
+    /// On the device.
+    Resident,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct AwayBatch {
+    held: HeldBatch,
+    replica: ReplicaKey,
+    utilization: f64,
+}
+
+/// The used part of a device's multiprocessors from each time on, ascending by time; the first is the present.
+#[derive(Debug)]
+pub(crate) struct Room {
+    used: [(Time, f64); MOST_AWAY + 1],
+    len: usize,
+}
+
+impl Room {
+    /// Returns the time from which on there is room for a batch that uses a part of the multiprocessors.
+    pub(crate) fn from(&self, utilization: f64) -> Time {
+        let fits = |&&(_, used): &&(Time, f64)| used == 0.0 || used + utilization <= WHOLE_DEVICE;
+        let found = self.used[..self.len].iter().find(fits);
+        found
+            .map(|(at, _)| *at)
+            .expect("nothing is used in the end")
+    }
+}
+
+impl DevicePool {
+    pub(crate) fn member(&self, replica: ReplicaKey) -> Option<&Member> {
+        self.members.get(&replica)
+    }
+
+    /// Returns the member whose batch the device gets next.
+    pub(crate) fn reserved(&self) -> Option<ReplicaKey> {
+        self.reserved.map(|(replica, _)| replica)
+    }
+
+    /// Returns true if a decision is under way or scheduled, or none can be made before a batch is back.
+    pub(crate) fn is_attended(&self) -> bool {
+        self.is_deciding || self.wake.is_some() || self.away.len() >= MOST_AWAY
+    }
+
+    fn is_full(&self, now: Time) -> bool {
+        let late = self.away.iter().any(|away| away.held.due <= now);
+        let most = if late { MOST_AWAY_WHEN_LATE } else { MOST_AWAY };
+        self.away.len() >= most
+    }
+
+    /// Returns true if a further batch may be sent before one is back.
+    pub(crate) fn has_room(&self, now: Time) -> bool {
+        !self.waiting.is_empty() && !self.is_full(now)
+    }
+
+    /// Returns the times from which on there is room for a further batch.
+    pub(crate) fn room(&self, now: Time) -> Room {
+        let mut used = [(now, 0.0); MOST_AWAY + 1];
+        let len = 1 + self.away.len();
+        for (at, away) in used[1..len].iter_mut().zip(&self.away) {
+            *at = (away.held.due.max(now), away.utilization);
+        }
+        used[1..len].sort_unstable_by_key(|(due, _)| *due);
+        // From parts that end to parts that are left.
+        let mut left = 0.0;
+        for place in (1..len).rev() {
+            let part = std::mem::replace(&mut used[place].1, left);
+            left += part;
+        }
+        used[0].1 = left;
+        Room { used, len }
+    }
+
+    /// Returns true if nothing is on the device, or on its way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.away.is_empty()
+    }
+
+    /// Returns the time at which a member's weights should be there, if it were copied after those that are; `None` if there is no room for them.
+    pub(crate) fn loaded_at(&self, now: Time, replica: ReplicaKey) -> Option<Time> {
+        let member = self.members.get(&replica)?;
+        let evictable = self.evictable().map(|(_, weights)| weights).sum::<u64>();
+        let fits = self.used - evictable + member.weights <= self.memory;
+        fits.then(|| self.copied.max(now) + member.load)
+    }
+
+    pub(crate) fn copies(&self) -> usize {
+        self.copies.len()
+    }
+
+    /// Returns the members that may make room, with their weights: those that compute nothing and do not wait for their first batch. So members that
+    /// take the room from each other all get something done.
+    fn evictable(&self) -> impl Iterator<Item = (ReplicaKey, u64)> {
+        let members = self.members.iter();
+        let idle = members.filter(|(replica, member)| {
+            let is_there = member.residency == Residency::Resident && member.away == 0;
+            let is_next = self.reserved() == Some(**replica);
+            is_there && !is_next && (member.served || !self.waiting.contains(**replica))
+        });
+        idle.map(|(replica, member)| (*replica, member.weights))
+    }
+
+    /// Begins to copy a member's weights, for which there is room. Returns the members that make room.
+    pub(crate) fn load(&mut self, now: Time, replica: ReplicaKey) -> Vec<ReplicaKey> {
+        let weights = self.members[&replica].weights;
+        let evicted = self.make_room(weights);
+        let member = self.members.get_mut(&replica).expect("just seen");
+        member.residency = Residency::Loading;
+        self.used += weights;
+        self.copied = self.copied.max(now) + member.load;
+        self.copies.push(replica);
+        evicted
+    }
+
+    /// Has the members leave the device that were not used for the longest time, those without waiting requests first, until so many bytes fit.
+    fn make_room(&mut self, bytes: u64) -> Vec<ReplicaKey> {
+        let mut evicted = Vec::new();
+        if self.used.saturating_add(bytes) <= self.memory {
+            return evicted;
+        }
+        let order = |(replica, _): &(ReplicaKey, u64)| {
+            let waits = self.waiting.contains(*replica);
+            (waits, self.members[replica].used, *replica)
+        };
+        let mut idle: Vec<(ReplicaKey, u64)> = self.evictable().collect();
+        idle.sort_by_key(order);
+        for (replica, weights) in idle {
+            if self.used.saturating_add(bytes) <= self.memory {
+                break;
+            }
+            self.used -= weights;
+            let member = self.members.get_mut(&replica).expect("it is a member");
+            member.residency = Residency::Warm;
+            self.waiting.remove(replica);
+            evicted.push(replica);
+        }
+        evicted
+    }
+
+    /// Notes that the weights of a member are there. Returns false if they were not asked for.
+    pub(crate) fn loaded(&mut self, now: Time, replica: ReplicaKey) -> bool {
+        let Some(place) = self.copies.iter().position(|copied| *copied == replica) else {
+            return false;
+        };
+        self.copies.remove(place);
+        let member = self.members.get_mut(&replica).expect("it is copied");
+        (member.residency, member.used) = (Residency::Resident, now);
+        member.served = false;
+        true
+    }
+}
+
+impl DevicePools {
+    pub(crate) fn get(&self, device: DeviceKey) -> Option<&DevicePool> {
+        self.pools.get(&device)
+    }
+
+    pub(crate) fn get_mut(&mut self, device: DeviceKey) -> Option<&mut DevicePool> {
+        self.pools.get_mut(&device)
+    }
+
+    /// Returns the devices with members.
+    pub(crate) fn devices(&self) -> Vec<DeviceKey> {
+        self.pools.keys().copied().collect()
+    }
+
+    /// Adds a member to the pool of a device. Returns false if its weights are not there, also where it was thought that they are: there is no room.
+    pub(crate) fn join(
+        &mut self,
+        now: Time,
+        device: DeviceKey,
+        replica: ReplicaKey,
+        model: ModelKey,
+        parameters: &PoolMember,
+    ) -> bool {
+        let pool = self.pools.entry(device).or_default();
+        pool.memory = parameters.memory;
+        let resident =
+            parameters.resident && pool.used.saturating_add(parameters.weights) <= pool.memory;
+        pool.used += if resident { parameters.weights } else { 0 };
+        let member = Member {
+            model,
+            weights: parameters.weights,
+            load: parameters.load,
+            residency: if resident {
+                Residency::Resident
+            } else {
+                Residency::Warm
+            },
+            used: now,
+            away: 0,
+            served: false,
+        };
+        pool.members.insert(replica, member);
+        resident
+    }
+
+    /// Gives a member no further batches. Its weights stay where they are.
+    pub(crate) fn withdraw(&mut self, device: DeviceKey, replica: ReplicaKey) {
+        let Some(pool) = self.pools.get_mut(&device) else {
+            return;
+        };
+        pool.waiting.remove(replica);
+        if let Some((_, model)) = pool.reserved.take_if(|reserved| reserved.0 == replica) {
+            self.reserved.remove(&model);
+        }
+    }
+
+    /// Removes a member, whose weights leave the device. Its batches that are away still have their room.
+    pub(crate) fn leave(&mut self, device: DeviceKey, replica: ReplicaKey) {
+        self.withdraw(device, replica);
+        let Some(pool) = self.pools.get_mut(&device) else {
+            return;
+        };
+        let Some(member) = pool.members.remove(&replica) else {
+            return;
+        };
+        if member.residency != Residency::Warm {
+            pool.used -= member.weights;
+        }
+        pool.copies.retain(|copied| *copied != replica);
+        if pool.members.is_empty() {
+            self.schedule(device, None);
+            self.pools.remove(&device);
+        }
+    }
+
+    /// Reserves a device for a member, or for none.
+    pub(crate) fn reserve(&mut self, device: DeviceKey, member: Option<(ReplicaKey, ModelKey)>) {
+        let Some(pool) = self.pools.get_mut(&device) else {
+            return;
+        };
+        if let Some((_, model)) = std::mem::replace(&mut pool.reserved, member) {
+            self.reserved.remove(&model);
+        }
+        if let Some((_, model)) = member {
+            self.reserved.insert(model);
+        }
+    }
+
+    /// Returns true if a device is reserved for a model.
+    pub(crate) fn is_reserved(&self, model: ModelKey) -> bool {
+        self.reserved.contains(&model)
+    }
+
+    /// Notes that a member got a batch that uses so much of the device.
+    pub(crate) fn take(
+        &mut self,
+        now: Time,
+        device: DeviceKey,
+        replica: ReplicaKey,
+        held: HeldBatch,
+        utilization: f64,
+    ) {
+        let Some(pool) = self.pools.get_mut(&device) else {
+            return;
+        };
+        if let Some(member) = pool.members.get_mut(&replica) {
+            (member.used, member.away, member.served) = (now, member.away + 1, true);
+        }
+        pool.away.push(AwayBatch {
+            held,
+            replica,
+            utilization,
+        });
+    }
+
+    /// Notes that a batch is no longer away. Returns true if it was one of the device's pool.
+    pub(crate) fn batch_ended(&mut self, device: DeviceKey, batch: BatchKey) -> bool {
+        let Some(pool) = self.pools.get_mut(&device) else {
+            return false;
+        };
+        let Some(place) = { pool.away.iter() }.position(|away| away.held.batch == batch) else {
+            return false;
+        };
+        let AwayBatch { replica, .. } = pool.away.remove(place);
+        if let Some(member) = pool.members.get_mut(&replica) {
+            member.away -= 1;
+        }
+        true
+    }
+
+    /// Begins to decide for a device.
+    pub(crate) fn begin_decision(&mut self, device: DeviceKey) {
+        self.schedule(device, None);
+        if let Some(pool) = self.pools.get_mut(&device) {
+            pool.is_deciding = true;
+        }
+    }
+
+    /// Ends it, and sets the time at which to decide for the device next.
+    pub(crate) fn end_decision(&mut self, device: DeviceKey, wake: Option<Time>) {
+        self.schedule(device, wake);
+        let Some(pool) = self.pools.get_mut(&device) else {
+            return;
+        };
+        pool.is_deciding = false;
+        if !pool.is_attended() && !pool.waiting.is_empty() {
+            self.unattended.insert(device);
+        }
+    }
+
+    /// Returns true if requests wait at a device that will not be decided for until an event comes.
+    pub(crate) fn has_unattended(&self) -> bool {
+        !self.unattended.is_empty()
+    }
+
+    /// Sets the time at which to decide for a device next; `None` if only an event can change anything.
+    pub(crate) fn schedule(&mut self, device: DeviceKey, wake: Option<Time>) {
+        let Some(pool) = self.pools.get_mut(&device) else {
+            return;
+        };
+        self.unattended.remove(&device);
+        let before = std::mem::replace(&mut pool.wake, wake);
+        if before != wake {
+            before.map(|before| self.wakes.remove(&(before, device)));
+            wake.map(|wake| self.wakes.insert((wake, device)));
+        }
+    }
+
+    /// Returns the first device for which to decide, and when.
+    pub(crate) fn first_wake(&self) -> Option<(Time, DeviceKey)> {
+        self.wakes.first().copied()
+    }
+
+    /// Returns true if on some device fewer members are being copied.
+    pub(crate) fn can_copy(&self, fewer_than: usize) -> bool {
+        let mut pools = self.pools.values();
+        pools.any(|pool| pool.copies() < fewer_than)
+    }
+
+    pub(crate) fn cold(&self) -> &BTreeSet<ModelKey> {
+        &self.cold
+    }
+
+    /// Notes that a model waits for weights, or no longer does.
+    pub(crate) fn set_cold(&mut self, model: ModelKey, is_cold: bool) {
+        if is_cold {
+            self.cold.insert(model);
+        } else {
+            self.cold.remove(&model);
+        }
+    }
+
+    /// Takes the pools out whose members are of these models: all members of a pool are, or none is.
+    pub(crate) fn split_off(&mut self, models: &BTreeSet<ModelKey>) -> Self {
+        let is_of_models = |pool: &DevicePool| {
+            let mut members = pool.members.values();
+            members.any(|member| models.contains(&member.model))
+        };
+        let pools = self.pools.extract_if(.., |_, pool| is_of_models(pool));
+        let pools: BTreeMap<_, _> = pools.collect();
+        let wakes = { &mut self.wakes }.extract_if(.., |(_, device)| pools.contains_key(device));
+        let wakes = wakes.collect();
+        let cold = self.cold.extract_if(.., |model| models.contains(model));
+        let cold = cold.collect();
+        let reserved = { &mut self.reserved }.extract_if(.., |model| models.contains(model));
+        let reserved = reserved.collect();
+        let unattended = { &mut self.unattended }.extract_if(.., |key| pools.contains_key(key));
+        let unattended = unattended.collect();
+        Self {
+            pools,
+            wakes,
+            cold,
+            reserved,
+            unattended,
+        }
+    }
+
+    /// Takes over the pools of others.
+    pub(crate) fn absorb(&mut self, mut others: Self) {
+        self.pools.append(&mut others.pools);
+        self.wakes.append(&mut others.wakes);
+        self.cold.append(&mut others.cold);
+        self.reserved.append(&mut others.reserved);
+        self.unattended.append(&mut others.unattended);
+    }
+}

@@ -1,0 +1,341 @@
+//! The engine's pools: which member of a device's pool computes next, and whose weights are copied to the device.
+
+use std::mem;
+
+use packhorse_cluster::Time;
+
+use super::Engine;
+use crate::{
+    Action, BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey,
+    device_pool::{DevicePool, Residency, Room},
+    discipline::{Decision, PooledBatch, PooledChoice, choose_pooled, estimate_next},
+    queue::Ticket,
+    replica::Replica,
+};
+
+/// The most urgent members, and the most others, that are examined for one that computes next. Bounds a decision.
+const MOST_EXAMINED: usize = 16;
+
+/// The most members of a device that are being copied: one, and the next one behind it, so that the link does not wait for the engine.
+const MOST_COPIES: usize = 2;
+
+/// The next step of a decision about a device.
+enum NextStep {
+    /// Something has changed: to decide again.
+    Again,
+    /// To end requests that cannot be answered in time any more, and to decide again.
+    Hopeless(Vec<(ModelKey, Ticket)>),
+    /// To wait for this time; `None` if only an event can change anything.
+    Wait(Option<Time>),
+}
+
+impl Engine {
+    /// Adds a replica to its device's pool.
+    pub(super) fn join_pool(
+        &mut self,
+        now: Time,
+        replica: ReplicaKey,
+        model: ModelKey,
+        device: DeviceKey,
+        member: &PoolMember,
+    ) {
+        let resident = self.pools.join(now, device, replica, model, member);
+        if member.resident && !resident {
+            self.actions.push_back(Action::Unload { replica });
+        }
+        self.model_waits(now, model);
+    }
+
+    /// Gives a replica of its device's pool, if it is in it, no further batches. Its weights stay until it has computed those that it has.
+    pub(super) fn withdraw_from_pool(
+        &mut self,
+        now: Time,
+        replica: ReplicaKey,
+        model: ModelKey,
+        device: DeviceKey,
+    ) {
+        self.pools.withdraw(device, replica);
+        self.model_waits(now, model);
+    }
+
+    /// Removes a replica from its device's pool, if it is in it.
+    pub(super) fn leave_pool(
+        &mut self,
+        now: Time,
+        replica: ReplicaKey,
+        model: ModelKey,
+        device: DeviceKey,
+    ) {
+        self.pools.leave(device, replica);
+        self.model_waits(now, model);
+    }
+
+    /// Has the pools of a model's devices take note that its queue has changed, if it has changed much: they consider models in the order of estimates.
+    pub(super) fn pooled_queue_changed(&mut self, now: Time, key: ModelKey) {
+        let Some(model) = { self.models.get_mut(&key) }.filter(|m| m.pool.has_members()) else {
+            return;
+        };
+        let due = model.queue.earliest_deadline().map(|(due, _)| due);
+        let seen = Some((due, model.queue.rows().checked_ilog2()));
+        if mem::replace(&mut model.seen_by_pools, seen) != seen || self.pools.has_unattended() {
+            self.model_waits(now, key);
+        }
+    }
+
+    /// Notes in the pools of a model's devices that requests of it wait, or that none does.
+    fn model_waits(&mut self, now: Time, key: ModelKey) {
+        let model = &self.models[&key];
+        let due = model.queue.earliest_deadline().map(|(due, _)| due);
+        let most_rows = model.limits.map_or(1, |limits| limits.max_batch_rows);
+        let rows = model.queue.rows().min(most_rows.into());
+        let (mut has_members, mut has_weights, mut has_resident) = (false, false, false);
+        for (replica, device) in model.pool.members() {
+            let Some(pool) = self.pools.get_mut(device) else {
+                continue;
+            };
+            has_members = true;
+            has_weights |= pool.residency(replica) != Some(Residency::Warm);
+            let is_resident = pool.residency(replica) == Some(Residency::Resident);
+            has_resident |= is_resident;
+            match (due, model.pool.get(replica)) {
+                (Some(due), Some(on)) if is_resident => {
+                    pool.waiting
+                        .insert(replica, estimate_next(now, on, due, rows));
+                    if !pool.is_attended() {
+                        self.pools.schedule(device, Some(now));
+                    }
+                }
+                _ => pool.waiting.remove(replica),
+            }
+        }
+        let is_cold = due.is_some() && has_members && !has_weights;
+        self.model_mut(key).is_resident = has_resident;
+        self.pools.set_cold(key, is_cold);
+        if is_cold {
+            self.load_cold(now);
+        }
+    }
+
+    /// Sends a device what it shall compute next, or sets the time at which to look at it again.
+    ///
+    /// A batch travels before it computes. So the device is first reserved for a member, as early as any of them might have to be sent, and then that
+    /// member's batch is sent so that it is there when the device has room. Until then it grows, and no other batch that travels longer takes its
+    /// place, for which the device would have to wait.
+    pub(super) fn decide_for_device(&mut self, now: Time, device: DeviceKey) {
+        self.pools.begin_decision(device);
+        let mut wake = None;
+        while let Some(pool) = self.pools.get(device).filter(|pool| pool.has_room(now)) {
+            let room = pool.room(now);
+            let next = match pool.reserved() {
+                Some(replica) => self.send_reserved(now, device, replica, &room),
+                None => self.choose_member(now, device, &room),
+            };
+            match next {
+                NextStep::Again => {}
+                NextStep::Hopeless(requests) => {
+                    for (model, ticket) in requests {
+                        // One that fell back may have taken its place.
+                        if self.models[&model].queue.get(ticket).is_some() {
+                            self.mark_overloaded(now, model);
+                            self.expire(now, model, ticket);
+                        }
+                    }
+                }
+                NextStep::Wait(until) => {
+                    wake = until;
+                    break;
+                }
+            }
+        }
+        self.pools.end_decision(device, wake);
+        self.load_cold(now);
+    }
+
+    /// Sends the batch of the member that the device is reserved for, if it is time.
+    fn send_reserved(
+        &mut self,
+        now: Time,
+        device: DeviceKey,
+        replica: ReplicaKey,
+        room: &Room,
+    ) -> NextStep {
+        let key = self.replicas[&replica];
+        match self.choose_on(now, replica, key, room) {
+            PooledChoice::Batch(batch) if batch.send_at > now => {
+                let grown = Some(batch.send_grown_at).filter(|at| *at > now);
+                NextStep::Wait(Some(grown.unwrap_or(batch.send_at)))
+            }
+            PooledChoice::Batch(batch) => {
+                self.pools.reserve(device, None);
+                let view = self.view(now, &self.models[&key]);
+                let decision = view.map(|view| batch.dispatch(view, replica));
+                if let Some(Decision::Dispatch { replica, tickets }) = decision {
+                    self.dispatch(now, key, replica, &tickets);
+                }
+                NextStep::Again
+            }
+            PooledChoice::Hopeless(ticket) => NextStep::Hopeless(vec![(key, ticket)]),
+            PooledChoice::None => {
+                self.pools.reserve(device, None);
+                NextStep::Again
+            }
+        }
+    }
+
+    /// Returns what a device with this room can do for a member.
+    fn choose_on(
+        &self,
+        now: Time,
+        replica: ReplicaKey,
+        model: ModelKey,
+        room: &Room,
+    ) -> PooledChoice {
+        let model = &self.models[&model];
+        let on = model.pool.get(replica).filter(|on| on.takes_pooled());
+        match (self.view(now, model), on) {
+            (Some(view), Some(on)) => choose_pooled(view, replica, on, room),
+            _ => PooledChoice::None,
+        }
+    }
+
+    /// Reserves the device for the member whose batch it shall compute next, if it is time.
+    fn choose_member(&mut self, now: Time, device: DeviceKey, room: &Room) -> NextStep {
+        let pool = self.pools.get_mut(device).expect("the caller has it");
+        pool.waiting.become_urgent(room.from(1.0));
+        let pool = self.pools.get(device).expect("just seen");
+        let mut best: Option<(PooledBatch, ReplicaKey, ModelKey)> = None;
+        let mut first_sent: Option<Time> = None;
+        let (mut hopeless, mut useless) = (Vec::new(), Vec::new());
+        let mut examine = |replica: ReplicaKey, key: ModelKey| {
+            match self.choose_on(now, replica, key, room) {
+                PooledChoice::None => useless.push(replica),
+                PooledChoice::Hopeless(ticket) => hopeless.push((key, ticket)),
+                PooledChoice::Batch(batch) => {
+                    let sent = first_sent.into_iter().chain(Some(batch.send_grown_at));
+                    first_sent = sent.min();
+                    if best.is_none_or(|(best, ..)| batch.goes_before(&best)) {
+                        best = Some((batch, replica, key));
+                    }
+                }
+            }
+            best.is_some_and(|(best, ..)| best.is_urgent())
+        };
+        let open = |replica: ReplicaKey| {
+            let key = self.replicas[&replica];
+            (!self.pools.is_reserved(key)).then_some((replica, key))
+        };
+        let urgent = pool.waiting.urgent().filter_map(open).take(MOST_EXAMINED);
+        let found = { urgent }.fold(false, |_, (replica, key)| examine(replica, key));
+        if !found {
+            for (replica, key) in pool.waiting.others().filter_map(open).take(MOST_EXAMINED) {
+                examine(replica, key);
+            }
+        }
+        if !hopeless.is_empty() {
+            return NextStep::Hopeless(hopeless);
+        }
+        let pool = self.pools.get_mut(device).expect("just seen");
+        let moved = { useless.into_iter() }.filter(|replica| pool.waiting.put_last(*replica));
+        let moved = moved.count();
+        match best {
+            None if moved > 0 => NextStep::Again,
+            None => NextStep::Wait(None),
+            Some(_) if first_sent > Some(now) => NextStep::Wait(first_sent),
+            Some((_, replica, key)) => {
+                self.pools.reserve(device, Some((replica, key)));
+                NextStep::Again
+            }
+        }
+    }
+
+    /// Notes that a batch of a device's pool is no longer away.
+    pub(super) fn pool_batch_ended(&mut self, now: Time, device: DeviceKey, batch: BatchKey) {
+        if self.pools.batch_ended(device, batch) {
+            self.pools.schedule(device, Some(now));
+        }
+    }
+
+    /// Notes that the weights of a member are on its device.
+    pub(super) fn weights_loaded(&mut self, now: Time, replica: ReplicaKey) {
+        let Some(&key) = self.replicas.get(&replica) else {
+            return;
+        };
+        let device = self.models[&key].pool.get(replica).map(Replica::device);
+        let pool = device.and_then(|device| self.pools.get_mut(device));
+        if pool.is_some_and(|pool| pool.loaded(now, replica)) {
+            self.model_waits(now, key);
+        }
+        self.load_cold(now);
+    }
+
+    /// Has the weights of models copied that wait for them: those that are due first.
+    fn load_cold(&mut self, now: Time) {
+        while let Some((replica, device, model)) = self.next_load(now) {
+            self.pools.set_cold(model, false);
+            let pool = self.pools.get_mut(device).expect("just seen");
+            let evicted = pool.load(now, replica);
+            for evicted in evicted {
+                self.actions.push_back(Action::Unload { replica: evicted });
+                self.evicted(self.replicas[&evicted]);
+            }
+            self.actions.push_back(Action::Load { replica });
+        }
+    }
+
+    /// Takes note that the weights of a model have left a device.
+    fn evicted(&mut self, key: ModelKey) {
+        let model = &self.models[&key];
+        let places = model.pool.members().filter_map(|(replica, device)| {
+            let pool = self.pools.get(device)?;
+            pool.residency(replica)
+        });
+        let (mut is_resident, mut is_cold) = (false, model.queue.len() > 0);
+        for place in places {
+            is_resident |= place == Residency::Resident;
+            is_cold &= place == Residency::Warm;
+        }
+        self.model_mut(key).is_resident = is_resident;
+        self.pools.set_cold(key, is_cold);
+    }
+
+    /// Returns the next member whose weights are to be copied, with its device and model; `None` if none is, or nowhere is room.
+    fn next_load(&mut self, now: Time) -> Option<(ReplicaKey, DeviceKey, ModelKey)> {
+        if self.pools.cold().is_empty() || !self.pools.can_copy(MOST_COPIES) {
+            return None;
+        }
+        let waits = |key: &ModelKey| self.queued(*key) > 0;
+        let done: Vec<ModelKey> = { self.pools.cold().iter() }
+            .filter(|key| !waits(key))
+            .copied()
+            .collect();
+        for key in done {
+            self.pools.set_cold(key, false);
+        }
+        let cold = self.pools.cold().iter();
+        let loads = cold.filter_map(|&key| {
+            let model = &self.models[&key];
+            let (due, _) = model.queue.earliest_deadline()?;
+            let members = model.pool.members();
+            let places = members.filter_map(|(replica, device)| {
+                let pool = self.pools.get(device)?;
+                let is_warm = pool.residency(replica) == Some(Residency::Warm);
+                let open = is_warm && pool.copies() < MOST_COPIES;
+                let loaded = pool.loaded_at(now, replica).filter(|_| open)?;
+                Some((loaded, !pool.is_idle(), device, replica))
+            });
+            let (loaded, _, device, replica) = places.min()?;
+            let compute = { model.pool.get(replica)? }.expectation(now).compute(1);
+            let late = loaded + compute > due;
+            Some(((late, due), replica, device, key))
+        });
+        let (_, replica, device, key) = loads.min()?;
+        Some((replica, device, key))
+    }
+}
+
+impl DevicePool {
+    /// Returns the place of a member's weights.
+    fn residency(&self, replica: ReplicaKey) -> Option<Residency> {
+        self.member(replica).map(|member| member.residency)
+    }
+}

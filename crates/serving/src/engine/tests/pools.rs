@@ -1,0 +1,298 @@
+//! Pools of devices, around workers that copy weights and compute one batch after the other, as their profile says.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use super::*;
+
+const LIMITS: ModelLimits = ModelLimits {
+    max_batch_rows: 8,
+    max_batch_bytes: 1 << 20,
+    queue_limit: 1000,
+};
+
+/// The bytes of each model's weights.
+const WEIGHTS: u64 = 10;
+
+/// What comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Back {
+    Weights(ReplicaKey),
+    Batch(BatchKey, Duration, Duration),
+}
+
+/// Devices that have all models, each with room for some.
+struct Devices {
+    engine: Engine,
+    now: Time,
+    models: u32,
+    /// The compute times of one row, two rows and so on of each model.
+    times: Vec<Vec<u64>>,
+    load: Duration,
+    /// The times at which each device has computed what it has.
+    free: Vec<Time>,
+    copied: Vec<Time>,
+    back: BinaryHeap<Reverse<(Time, Back)>>,
+    /// The batches, with the model and the number of requests, by their ends.
+    computed: Vec<(Time, u32, usize)>,
+    loads: Vec<u32>,
+    evicted: Vec<u32>,
+    expired: Vec<RequestKey>,
+    next_request: u64,
+}
+
+impl Devices {
+    /// Creates devices with room for the weights of so many models. Those of the first ones are there.
+    fn new(devices: u32, room: u64, times: &[&[u64]], load: Duration) -> Self {
+        let models = u32::try_from(times.len()).unwrap();
+        let mut new = Self {
+            engine: Engine::new(EngineConfig::default()),
+            now: Time::ZERO,
+            models,
+            times: times.iter().map(|times| times.to_vec()).collect(),
+            load,
+            free: vec![Time::ZERO; devices as usize],
+            copied: vec![Time::ZERO; devices as usize],
+            back: BinaryHeap::new(),
+            computed: Vec::new(),
+            loads: Vec::new(),
+            evicted: Vec::new(),
+            expired: Vec::new(),
+            next_request: 0,
+        };
+        for (number, times) in (0..).zip(times) {
+            let (model, limits) = (ModelKey(number), LIMITS);
+            new.handle(Event::ModelUpdated { model, limits });
+            for device in 0..devices {
+                let member = PoolMember {
+                    weights: WEIGHTS,
+                    memory: room * WEIGHTS,
+                    load,
+                    resident: u64::from(number) < room,
+                    utilization: [].into(),
+                };
+                let parameters = ReplicaParameters {
+                    device: DeviceKey(device),
+                    sharing: DeviceSharing::Pool(member),
+                    ..parameters(model, times, 2)
+                };
+                let replica = ReplicaKey(device * models + number);
+                new.handle(Event::ReplicaReady {
+                    replica,
+                    parameters,
+                });
+            }
+        }
+        new
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.engine.handle(self.now, event);
+        self.act();
+    }
+
+    fn arrive(&mut self, model: u32, allowed: Duration) {
+        let request = Request {
+            id: RequestKey(self.next_request),
+            model: ModelKey(model),
+            tenant: TenantKey(0),
+            rows: 1,
+            bytes: 1,
+            class: ShapeClass(0),
+            priority: 0,
+            may_fall_back: false,
+            deadline: self.now + allowed,
+        };
+        self.next_request += 1;
+        self.handle(Event::RequestArrived(request));
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.engine.poll(self.now) {
+            match action {
+                Action::Dispatch {
+                    batch,
+                    replica,
+                    requests,
+                } => {
+                    let (device, model) = (replica.0 / self.models, replica.0 % self.models);
+                    let free = &mut self.free[device as usize];
+                    let wait = free.saturating_since(self.now);
+                    let compute = ms(self.times[model as usize][requests.len() - 1]);
+                    *free = self.now + wait + compute;
+                    self.computed.push((*free, model, requests.len()));
+                    let back = Back::Batch(batch, wait, compute);
+                    self.back.push(Reverse((*free, back)));
+                }
+                Action::Load { replica } => {
+                    let copied = &mut self.copied[(replica.0 / self.models) as usize];
+                    *copied = (*copied).max(self.now) + self.load;
+                    self.loads.push(replica.0 % self.models);
+                    let back = (*copied, Back::Weights(replica));
+                    self.back.push(Reverse(back));
+                }
+                Action::Unload { replica } => self.evicted.push(replica.0 % self.models),
+                Action::Finish { request, outcome } => {
+                    assert_eq!(outcome, RequestOutcome::Expired);
+                    self.expired.push(request);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Lets time pass.
+    fn pass_until(&mut self, until: Time) {
+        loop {
+            let back = self.back.peek().map(|Reverse((at, _))| *at);
+            let next = { back.into_iter() }.chain(self.engine.poll_timeout()).min();
+            let Some(next) = next.filter(|next| *next <= until) else {
+                break;
+            };
+            self.now = next;
+            if back == Some(next) {
+                let Some(Reverse((_, back))) = self.back.pop() else {
+                    unreachable!("just seen");
+                };
+                let event = match back {
+                    Back::Weights(replica) => Event::WeightsLoaded { replica },
+                    Back::Batch(batch, queue_wait, compute) => Event::BatchCompleted {
+                        batch,
+                        queue_wait,
+                        compute,
+                    },
+                };
+                self.handle(event);
+            } else {
+                self.act();
+            }
+        }
+        self.now = until;
+    }
+
+    /// Returns the models of the batches, in the order of their ends.
+    fn models_computed(&mut self) -> Vec<u32> {
+        self.computed.sort_unstable();
+        self.computed.iter().map(|(_, model, _)| *model).collect()
+    }
+}
+
+#[test]
+fn a_device_computes_one_batch_at_a_time_and_the_next_one_grows_meanwhile() {
+    let times: &[u64] = &[10, 11, 12, 13];
+    let mut devices = Devices::new(1, 2, &[times, times], ms(1));
+    for model in [0, 1, 1, 1] {
+        devices.arrive(model, ms(100));
+    }
+    devices.pass_until(at(5));
+    assert_eq!(devices.computed.len(), 1, "the device is in use");
+    devices.arrive(1, ms(100));
+    devices.pass_until(at(60));
+    devices.computed.sort_unstable();
+    assert_eq!(devices.computed, [(at(10), 0, 1), (at(23), 1, 4)]);
+}
+
+#[test]
+fn who_would_be_late_behind_another_goes_first() {
+    let times: &[u64] = &[10];
+    let mut devices = Devices::new(1, 3, &[times, times, times], ms(1));
+    devices.arrive(0, ms(200));
+    devices.arrive(1, ms(200));
+    devices.arrive(2, ms(25));
+    devices.pass_until(at(100));
+    assert_eq!(devices.models_computed(), [0, 2, 1]);
+    assert_eq!(devices.expired, []);
+}
+
+#[test]
+fn where_not_all_can_be_in_time_more_requests_per_second_go_first() {
+    let (slow, fast): (&[u64], &[u64]) = (&[30], &[10]);
+    let mut devices = Devices::new(1, 3, &[fast, slow, fast], ms(1));
+    devices.arrive(0, ms(100));
+    // Only one of these is in time.
+    devices.arrive(1, ms(45));
+    devices.arrive(2, ms(35));
+    devices.pass_until(at(100));
+    assert_eq!(devices.models_computed(), [0, 2]);
+    assert_eq!(devices.expired, [RequestKey(1)]);
+}
+
+#[test]
+fn any_idle_device_takes_from_the_one_queue() {
+    let times: &[u64] = &[10];
+    let mut devices = Devices::new(3, 1, &[times], ms(1));
+    for _ in 0..6 {
+        devices.arrive(0, ms(100));
+    }
+    devices.pass_until(at(100));
+    let ends: Vec<Time> = devices.computed.iter().map(|(end, ..)| *end).collect();
+    assert_eq!(ends, [10, 10, 10, 20, 20, 20].map(at));
+}
+
+#[test]
+fn a_request_of_a_model_that_no_device_has_waits_for_its_weights() {
+    let times: &[u64] = &[10];
+    let mut devices = Devices::new(1, 2, &[times, times, times], ms(8));
+    devices.pass_until(at(5));
+    devices.arrive(0, ms(100));
+    devices.pass_until(at(20));
+    // The first model was used, so the second one makes room.
+    devices.arrive(2, ms(30));
+    devices.pass_until(at(100));
+    assert_eq!(
+        (&devices.loads[..], &devices.evicted[..]),
+        (&[2][..], &[1][..])
+    );
+    assert_eq!(devices.computed.last(), Some(&(at(38), 2, 1)));
+    assert_eq!(devices.expired, []);
+}
+
+#[test]
+fn weights_are_copied_in_the_order_of_deadlines() {
+    let times: &[u64] = &[2];
+    let mut devices = Devices::new(1, 4, &[times; 8], ms(10));
+    for (model, allowed) in [(4, 400), (5, 300), (6, 200), (7, 100)] {
+        devices.arrive(model, ms(allowed));
+    }
+    devices.pass_until(at(200));
+    // Two copies were under way when the later ones came.
+    assert_eq!(devices.loads, [4, 5, 7, 6]);
+    assert_eq!(devices.computed.len(), 4);
+}
+
+#[test]
+fn models_that_evict_each_other_all_get_something_done() {
+    let times: &[u64] = &[2, 3, 4, 5, 6, 7, 8, 9];
+    let mut devices = Devices::new(1, 1, &[times; 3], ms(10));
+    let mut next = Time::ZERO;
+    while devices.now < at(2000) {
+        for model in 0..3 {
+            devices.arrive(model, ms(120));
+        }
+        next += ms(5);
+        devices.pass_until(next);
+    }
+    devices.pass_until(at(3000));
+    let answered = |model| {
+        let of_model = devices.computed.iter().filter(|batch| batch.1 == model);
+        of_model.map(|batch| batch.2).sum::<usize>()
+    };
+    for model in 0..3 {
+        // Of 400 requests; a batch of eight for each copy of 10 ms would be 380.
+        assert!(answered(model) > 150, "{} of {model}", answered(model));
+    }
+    let batches = devices.computed.len();
+    assert!(
+        devices.loads.len() <= batches + 1,
+        "{} copies for {batches} batches",
+        devices.loads.len()
+    );
+}
+
+#[test]
+fn a_model_that_is_larger_than_the_device_is_never_copied() {
+    let times: &[u64] = &[2];
+    let mut devices = Devices::new(1, 0, &[times], ms(1));
+    devices.arrive(0, ms(50));
+    devices.pass_until(at(100));
+    assert_eq!((devices.loads.len(), devices.expired.len()), (0, 1));
+}
