@@ -1,7 +1,7 @@
 //! The reasons why models are not fully served, and the changes that would serve them.
 //!
-//! [`crate::estimate()`] evaluates the plan, unless it has pools, whose forecast counts; whichever policy made it: a policy without a queueing model may forecast more. (The
-//! estimate ignores duty cycles and lets replicas share a device at all times.) For a model that is not served, [`find_bound`] finds the
+//! [`crate::estimate()`] evaluates the plan, whichever policy made it: a policy without a queueing model may forecast more. (The
+//! estimate ignores duty cycles and lets replicas share a device at all times.) Of a plan with pools its own forecast counts. For a model that is not served, [`find_bound`] finds the
 //! constraint that binds it, and [`remedies`] the changes that would serve it. Each remedy has been tried: it is a change of the problem for
 //! which the same policy makes a plan that serves the model.
 //!

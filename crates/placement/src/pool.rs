@@ -22,8 +22,8 @@ const MOST_HOMES: usize = 16;
 /// The part of the multiprocessors, in percent, from which on a batch leaves no room for another one.
 const NO_ROOM: f64 = 90.0;
 
-/// Returns true if devices have pools, the discipline decides by deadlines, and no model leaves room beside it: the use of the multiprocessors by its smallest batch is not measured, which counts
-/// as the whole device, or is the whole device.
+/// Returns true if devices have pools, the discipline decides by deadlines, and no model leaves room beside it: the use of the multiprocessors by its
+/// smallest batch is not measured, or is at least [`NO_ROOM`].
 pub(crate) fn is_for(problem: &Problem) -> bool {
     let mut pools = problem
         .devices()

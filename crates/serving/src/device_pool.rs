@@ -35,7 +35,7 @@ pub(crate) struct DevicePools {
     cold: BTreeSet<ModelKey>,
     /// The models that devices are reserved for.
     reserved: BTreeSet<ModelKey>,
-    /// The devices at which requests wait that can be in time only if others come, or a batch is back early.
+    /// The devices at which requests wait of which none would be in time, or for which others are reserved.
     unattended: BTreeSet<DeviceKey>,
 }
 
@@ -57,6 +57,8 @@ pub(crate) struct DevicePool {
     wake: Option<Time>,
     /// True while the engine decides for the device.
     is_deciding: bool,
+    /// True if no further batch may be sent before one is back.
+    is_blocked: bool,
     /// The member whose batch the device gets next, with its model.
     reserved: Option<(ReplicaKey, ModelKey)>,
 }
@@ -87,6 +89,17 @@ pub(crate) enum Residency {
     Loading,
     /// On the device.
     Resident,
+}
+
+/// What a member that is copied next finds at a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyPlace {
+    /// The bytes that are free, or can be made so.
+    bytes: u64,
+    /// The time at which the copies before it should be done.
+    free_at: Time,
+    /// True if the device has batches.
+    pub(crate) is_busy: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,7 +139,7 @@ impl DevicePool {
 
     /// Returns true if a decision is under way or scheduled, or none can be made before a batch is back.
     pub(crate) fn is_attended(&self) -> bool {
-        self.is_deciding || self.wake.is_some() || self.away.len() >= MOST_AWAY
+        self.is_deciding || self.wake.is_some() || self.is_blocked
     }
 
     fn is_full(&self, now: Time) -> bool {
@@ -158,21 +171,11 @@ impl DevicePool {
         Room { used, len }
     }
 
-    /// Returns true if nothing is on the device, or on its way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.away.is_empty()
-    }
-
-    /// Returns the time at which a member's weights should be there, if it were copied after those that are; `None` if there is no room for them.
-    pub(crate) fn loaded_at(&self, now: Time, replica: ReplicaKey) -> Option<Time> {
+    /// Returns the time at which a warm member's weights should be there, if they were copied next; `None` if there is no room for them.
+    pub(crate) fn loaded_at(&self, replica: ReplicaKey, place: &CopyPlace) -> Option<Time> {
         let member = self.members.get(&replica)?;
-        let evictable = self.evictable().map(|(_, weights)| weights).sum::<u64>();
-        let fits = self.used - evictable + member.weights <= self.memory;
-        fits.then(|| self.copied.max(now) + member.load)
-    }
-
-    pub(crate) fn copies(&self) -> usize {
-        self.copies.len()
+        let fits = member.residency == Residency::Warm && member.weights <= place.bytes;
+        fits.then(|| place.free_at + member.load)
     }
 
     /// Returns the members that may make room, with their weights: those that compute nothing and do not wait for their first batch. So members that
@@ -371,17 +374,17 @@ impl DevicePools {
     pub(crate) fn begin_decision(&mut self, device: DeviceKey) {
         self.schedule(device, None);
         if let Some(pool) = self.pools.get_mut(&device) {
-            pool.is_deciding = true;
+            (pool.is_deciding, pool.is_blocked) = (true, false);
         }
     }
 
     /// Ends it, and sets the time at which to decide for the device next.
-    pub(crate) fn end_decision(&mut self, device: DeviceKey, wake: Option<Time>) {
+    pub(crate) fn end_decision(&mut self, now: Time, device: DeviceKey, wake: Option<Time>) {
         self.schedule(device, wake);
         let Some(pool) = self.pools.get_mut(&device) else {
             return;
         };
-        pool.is_deciding = false;
+        (pool.is_deciding, pool.is_blocked) = (false, pool.is_full(now));
         if !pool.is_attended() && !pool.waiting.is_empty() {
             self.unattended.insert(device);
         }
@@ -390,6 +393,11 @@ impl DevicePools {
     /// Returns true if requests wait at a device that will not be decided for until an event comes.
     pub(crate) fn has_unattended(&self) -> bool {
         !self.unattended.is_empty()
+    }
+
+    /// Returns true if requests wait at this device, and it will not be decided for until an event comes.
+    pub(crate) fn is_unattended(&self, device: DeviceKey) -> bool {
+        self.unattended.contains(&device)
     }
 
     /// Sets the time at which to decide for a device next; `None` if only an event can change anything.
@@ -410,10 +418,27 @@ impl DevicePools {
         self.wakes.first().copied()
     }
 
-    /// Returns true if on some device fewer members are being copied.
-    pub(crate) fn can_copy(&self, fewer_than: usize) -> bool {
-        let mut pools = self.pools.values();
-        pools.any(|pool| pool.copies() < fewer_than)
+    /// Returns the devices on which fewer members are being copied, with what a further one finds there.
+    pub(crate) fn places_for_copies(
+        &self,
+        now: Time,
+        fewer_than: usize,
+    ) -> BTreeMap<DeviceKey, CopyPlace> {
+        let open = self.pools.iter();
+        let open = open.filter(|(_, pool)| pool.copies.len() < fewer_than);
+        let place = |(device, pool): (&DeviceKey, &DevicePool)| {
+            let evictable: u64 = pool.evictable().map(|(_, weights)| weights).sum();
+            let place = CopyPlace {
+                bytes: pool
+                    .memory
+                    .saturating_add(evictable)
+                    .saturating_sub(pool.used),
+                free_at: pool.copied.max(now),
+                is_busy: !pool.away.is_empty(),
+            };
+            (*device, place)
+        };
+        open.map(place).collect()
     }
 
     pub(crate) fn cold(&self) -> &BTreeSet<ModelKey> {

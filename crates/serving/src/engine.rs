@@ -250,7 +250,7 @@ impl Engine {
                 }
             }
             Event::RequestArrived(request) => self.arrive(now, request),
-            Event::RequestCancelled { request } => self.cancel(request),
+            Event::RequestCancelled { request } => self.cancel(now, request),
             Event::BatchCompleted {
                 batch,
                 queue_wait,
@@ -378,10 +378,6 @@ impl Engine {
             self.look_for_turns(now, model);
         }
         self.pooled_queue_changed(now, model);
-        let Model {
-            pool, is_resident, ..
-        } = &self.models[&model];
-        self.cold_requests += u64::from(pool.has_members() && !is_resident);
     }
 
     /// Puts a request into its queue, at the rank of its ticket.
@@ -392,7 +388,7 @@ impl Engine {
         self.model_mut(key).queue.insert(waiting);
     }
 
-    fn cancel(&mut self, request: RequestKey) {
+    fn cancel(&mut self, now: Time, request: RequestKey) {
         match self.locations.remove(&request) {
             Some(RequestLocation::Queued(model, ticket)) => {
                 self.model_mut(model)
@@ -400,6 +396,7 @@ impl Engine {
                     .remove(ticket)
                     .expect("a queued request is in its queue");
                 self.books.queued -= 1;
+                self.pooled_queue_changed(now, model);
             }
             // The batch is computed without it.
             Some(RequestLocation::InFlight(_)) => self.books.in_flight -= 1,

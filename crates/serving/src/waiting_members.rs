@@ -39,6 +39,8 @@ pub(crate) struct WaitingMembers {
     urgent: BTreeSet<(Descending, ReplicaKey)>,
     by_efficiency: BTreeSet<(Descending, ReplicaKey)>,
     by_urgency: BTreeSet<(Time, ReplicaKey)>,
+    /// The number of times that members were put behind all others.
+    put_last: u64,
 }
 
 impl WaitingMembers {
@@ -94,17 +96,21 @@ impl WaitingMembers {
         self.by_efficiency.iter().map(|(_, replica)| *replica)
     }
 
-    /// Puts a member behind all others, until its queue changes. Returns false if it is there already.
+    /// Puts a member behind all others, until its queue changes. Returns false if it was behind those that have something already.
     pub(crate) fn put_last(&mut self, replica: ReplicaKey) -> bool {
+        let Some((known, _)) = self.all.get(&replica) else {
+            return false;
+        };
+        let was_last = known.efficiency < f64::MIN_POSITIVE;
+        // Each time it goes behind those that went there before, so that all have their turn.
+        self.put_last += 1;
+        let rank = u64::MAX >> 13;
         let last = NextBatch {
             urgent_at: Time::MAX,
             rate: 0.0,
-            efficiency: 0.0,
+            efficiency: f64::from_bits(rank - self.put_last % rank),
         };
-        let moves = { self.all.get(&replica) }.is_some_and(|(next, _)| *next != last);
-        if moves {
-            self.insert(replica, last);
-        }
-        moves
+        self.insert(replica, last);
+        !was_last
     }
 }

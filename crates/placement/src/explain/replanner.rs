@@ -109,6 +109,6 @@ pub(super) fn further_device(problem: &Problem, kind: &DeviceKind) -> Option<Dev
         multiprocessors: Some(multiprocessors),
         node: "new".parse().expect("letters are a name"),
         cost_per_hour: None,
-        pool: None,
+        pool: problem.devices.first().and_then(|device| device.pool),
     })
 }

@@ -35,6 +35,8 @@ impl Engine {
         let waiting = QueuedRequest::new(request, ticket, now);
         let waiting = self.keep_apart(now, waiting);
         self.enqueue(now, waiting);
+        let model = &self.models[&request.model];
+        self.cold_requests += u64::from(model.pool.has_members() && !model.is_resident);
     }
 
     /// Returns a request for the first model that can answer it in time, its own or a fallback, with its place in that model's queue.

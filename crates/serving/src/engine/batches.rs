@@ -227,7 +227,7 @@ impl Engine {
         self.turn_ended(now, device, id);
         self.pool_batch_ended(now, device, id);
         self.schedule_decision(now, batch.model);
-        self.remove_replica_if_drained(batch.model, batch.replica);
+        self.remove_replica_if_drained(now, batch.model, batch.replica);
         let mut requests = batch.requests;
         requests.retain(|waiting| self.leave_flight(id, waiting));
         requests

@@ -111,12 +111,19 @@ impl Engine {
             return;
         };
         if model.shares.is_shared() {
-            self.pause_tenant(model_key, first, losses, pause);
+            self.pause_tenant(now, model_key, first, losses, pause);
         }
     }
 
     /// Ends the waiting requests of a tenant that is paused.
-    fn pause_tenant(&mut self, key: ModelKey, tenant: TenantKey, losses: u32, pause: Duration) {
+    fn pause_tenant(
+        &mut self,
+        now: Time,
+        key: ModelKey,
+        tenant: TenantKey,
+        losses: u32,
+        pause: Duration,
+    ) {
         self.actions.push_back(Action::TenantPaused {
             model: key,
             tenant,
@@ -134,6 +141,7 @@ impl Engine {
             self.books.queued -= 1;
             self.finish(waiting.request.id, RequestOutcome::Lost);
         }
+        self.pooled_queue_changed(now, key);
     }
 
     /// Returns false if a request that was lost with its worker shall not end another one: its tenant is known for that.

@@ -68,6 +68,8 @@ impl Engine {
     ) {
         self.pools.leave(device, replica);
         self.model_waits(now, model);
+        // Others may have its room.
+        self.load_cold(now);
     }
 
     /// Has the pools of a model's devices take note that its queue has changed, if it has changed much: they consider models in the order of estimates.
@@ -77,7 +79,22 @@ impl Engine {
         };
         let due = model.queue.earliest_deadline().map(|(due, _)| due);
         let seen = Some((due, model.queue.rows().checked_ilog2()));
-        if mem::replace(&mut model.seen_by_pools, seen) != seen || self.pools.has_unattended() {
+        let is_new = mem::replace(&mut model.seen_by_pools, seen) != seen;
+        if is_new || self.is_unattended(key) {
+            self.model_waits(now, key);
+        }
+    }
+
+    /// Returns true if a device of a model's pools has nothing that would be in time, so that a further request may change that.
+    fn is_unattended(&self, key: ModelKey) -> bool {
+        let mut devices = self.models[&key].pool.members().map(|(_, device)| device);
+        self.pools.has_unattended() && devices.any(|device| self.pools.is_unattended(device))
+    }
+
+    /// Has the pools of a model's devices take note that members of it take work which did not, or no longer do.
+    pub(super) fn pooled_members_changed(&mut self, now: Time, key: ModelKey) {
+        let model = self.models.get(&key);
+        if model.is_some_and(|model| model.pool.has_members()) {
             self.model_waits(now, key);
         }
     }
@@ -88,15 +105,11 @@ impl Engine {
         let due = model.queue.earliest_deadline().map(|(due, _)| due);
         let most_rows = model.limits.map_or(1, |limits| limits.max_batch_rows);
         let rows = model.queue.rows().min(most_rows.into());
-        let (mut has_members, mut has_weights, mut has_resident) = (false, false, false);
         for (replica, device) in model.pool.members() {
             let Some(pool) = self.pools.get_mut(device) else {
                 continue;
             };
-            has_members = true;
-            has_weights |= pool.residency(replica) != Some(Residency::Warm);
             let is_resident = pool.residency(replica) == Some(Residency::Resident);
-            has_resident |= is_resident;
             match (due, model.pool.get(replica)) {
                 (Some(due), Some(on)) if is_resident => {
                     pool.waiting
@@ -108,12 +121,28 @@ impl Engine {
                 _ => pool.waiting.remove(replica),
             }
         }
-        let is_cold = due.is_some() && has_members && !has_weights;
-        self.model_mut(key).is_resident = has_resident;
-        self.pools.set_cold(key, is_cold);
-        if is_cold {
+        if self.note_residency(key) {
             self.load_cold(now);
         }
+    }
+
+    /// Notes if a device has the weights of a model. Returns true if requests of it wait, and no device has them or gets them.
+    fn note_residency(&mut self, key: ModelKey) -> bool {
+        let model = &self.models[&key];
+        let places = model.pool.members().filter_map(|(replica, device)| {
+            let pool = self.pools.get(device)?;
+            pool.residency(replica)
+        });
+        let (mut has_members, mut is_resident, mut is_warm) = (false, false, true);
+        for place in places {
+            has_members = true;
+            is_resident |= place == Residency::Resident;
+            is_warm &= place == Residency::Warm;
+        }
+        let is_cold = has_members && is_warm && model.queue.len() > 0;
+        self.model_mut(key).is_resident = is_resident;
+        self.pools.set_cold(key, is_cold);
+        is_cold
     }
 
     /// Sends a device what it shall compute next, or sets the time at which to look at it again.
@@ -147,7 +176,12 @@ impl Engine {
                 }
             }
         }
-        self.pools.end_decision(device, wake);
+        let is_full = { self.pools.get(device) }.is_some_and(|pool| !pool.has_room(now));
+        if is_full {
+            // Other devices may have what waits here for a batch that is late.
+            self.release(now, device);
+        }
+        self.pools.end_decision(now, device, wake);
         self.load_cold(now);
     }
 
@@ -176,9 +210,18 @@ impl Engine {
             }
             PooledChoice::Hopeless(ticket) => NextStep::Hopeless(vec![(key, ticket)]),
             PooledChoice::None => {
-                self.pools.reserve(device, None);
+                self.release(now, device);
                 NextStep::Again
             }
+        }
+    }
+
+    /// Has a device no longer be reserved for a member, whose model other devices may take.
+    fn release(&mut self, now: Time, device: DeviceKey) {
+        let reserved = self.pools.get(device).and_then(DevicePool::reserved);
+        if let Some(replica) = reserved {
+            self.pools.reserve(device, None);
+            self.model_waits(now, self.replicas[&replica]);
         }
     }
 
@@ -234,11 +277,9 @@ impl Engine {
         if !hopeless.is_empty() {
             return NextStep::Hopeless(hopeless);
         }
-        let pool = self.pools.get_mut(device).expect("just seen");
-        let moved = { useless.into_iter() }.filter(|replica| pool.waiting.put_last(*replica));
-        let moved = moved.count();
+        let moved = self.put_last(device, &useless);
         match best {
-            None if moved > 0 => NextStep::Again,
+            None if moved => NextStep::Again,
             None => NextStep::Wait(None),
             Some(_) if first_sent > Some(now) => NextStep::Wait(first_sent),
             Some((_, replica, key)) => {
@@ -246,6 +287,23 @@ impl Engine {
                 NextStep::Again
             }
         }
+    }
+
+    /// Puts members of a device that have nothing which would be in time there behind the others, and forgets those without requests. Returns true if that
+    /// changes who comes first.
+    fn put_last(&mut self, device: DeviceKey, members: &[ReplicaKey]) -> bool {
+        let mut changes = false;
+        for &replica in members {
+            let waits = self.queued(self.replicas[&replica]) > 0;
+            let pool = self.pools.get_mut(device).expect("the caller has it");
+            if waits {
+                changes |= pool.waiting.put_last(replica);
+            } else {
+                pool.waiting.remove(replica);
+                changes = true;
+            }
+        }
+        changes
     }
 
     /// Notes that a batch of a device's pool is no longer away.
@@ -269,38 +327,22 @@ impl Engine {
     }
 
     /// Has the weights of models copied that wait for them: those that are due first.
-    fn load_cold(&mut self, now: Time) {
+    pub(super) fn load_cold(&mut self, now: Time) {
         while let Some((replica, device, model)) = self.next_load(now) {
             self.pools.set_cold(model, false);
             let pool = self.pools.get_mut(device).expect("just seen");
             let evicted = pool.load(now, replica);
             for evicted in evicted {
                 self.actions.push_back(Action::Unload { replica: evicted });
-                self.evicted(self.replicas[&evicted]);
+                self.note_residency(self.replicas[&evicted]);
             }
             self.actions.push_back(Action::Load { replica });
         }
     }
 
-    /// Takes note that the weights of a model have left a device.
-    fn evicted(&mut self, key: ModelKey) {
-        let model = &self.models[&key];
-        let places = model.pool.members().filter_map(|(replica, device)| {
-            let pool = self.pools.get(device)?;
-            pool.residency(replica)
-        });
-        let (mut is_resident, mut is_cold) = (false, model.queue.len() > 0);
-        for place in places {
-            is_resident |= place == Residency::Resident;
-            is_cold &= place == Residency::Warm;
-        }
-        self.model_mut(key).is_resident = is_resident;
-        self.pools.set_cold(key, is_cold);
-    }
-
     /// Returns the next member whose weights are to be copied, with its device and model; `None` if none is, or nowhere is room.
     fn next_load(&mut self, now: Time) -> Option<(ReplicaKey, DeviceKey, ModelKey)> {
-        if self.pools.cold().is_empty() || !self.pools.can_copy(MOST_COPIES) {
+        if self.pools.cold().is_empty() {
             return None;
         }
         let waits = |key: &ModelKey| self.queued(*key) > 0;
@@ -311,17 +353,16 @@ impl Engine {
         for key in done {
             self.pools.set_cold(key, false);
         }
+        let places = self.pools.places_for_copies(now, MOST_COPIES);
         let cold = self.pools.cold().iter();
         let loads = cold.filter_map(|&key| {
             let model = &self.models[&key];
             let (due, _) = model.queue.earliest_deadline()?;
             let members = model.pool.members();
             let places = members.filter_map(|(replica, device)| {
-                let pool = self.pools.get(device)?;
-                let is_warm = pool.residency(replica) == Some(Residency::Warm);
-                let open = is_warm && pool.copies() < MOST_COPIES;
-                let loaded = pool.loaded_at(now, replica).filter(|_| open)?;
-                Some((loaded, !pool.is_idle(), device, replica))
+                let place = places.get(&device)?;
+                let loaded = self.pools.get(device)?.loaded_at(replica, place)?;
+                Some((loaded, place.is_busy, device, replica))
             });
             let (loaded, _, device, replica) = places.min()?;
             let compute = { model.pool.get(replica)? }.expectation(now).compute(1);

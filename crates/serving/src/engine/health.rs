@@ -21,6 +21,7 @@ impl Engine {
                     .is_some_and(|witness| witness.health.failures() == 0);
                 if is_witness && pool.update_health(accused, Health::acquit) == Some(true) {
                     self.report_restored(accused);
+                    self.pooled_members_changed(now, model);
                     self.schedule_decision(now, model);
                 }
             }
@@ -101,6 +102,10 @@ impl Engine {
         let pool = &mut self.model_mut(model).pool;
         let ejected = pool.update_health(key, |health| (health.eject(now), health.failures()));
         let (probe, failures) = ejected.expect("the caller has looked the replica up");
+        let device = pool.get(key).map(Replica::device);
+        if let Some(device) = device {
+            self.withdraw_from_pool(now, key, model, device);
+        }
         self.probes.insert((probe, key));
         failures
     }
@@ -110,6 +115,7 @@ impl Engine {
         let pool = &mut self.model_mut(model).pool;
         if pool.update_health(key, |health| health.computed(now)) == Some(true) {
             self.report_restored(key);
+            self.pooled_members_changed(now, model);
         }
     }
 
@@ -126,6 +132,7 @@ impl Engine {
         };
         let pool = &mut self.model_mut(model).pool;
         pool.update_health(key, Health::probe);
+        self.pooled_members_changed(now, model);
         self.schedule_decision(now, model);
     }
 

@@ -75,11 +75,16 @@ impl Engine {
         self.leave_turns(now, device, key);
         self.withdraw_from_pool(now, key, model, device);
         self.probe_if_none_is_left(now, model);
-        self.remove_replica_if_drained(model, key);
+        self.remove_replica_if_drained(now, model, key);
         self.schedule_decision(now, model);
     }
 
-    pub(super) fn remove_replica_if_drained(&mut self, model_key: ModelKey, key: ReplicaKey) {
+    pub(super) fn remove_replica_if_drained(
+        &mut self,
+        now: Time,
+        model_key: ModelKey,
+        key: ReplicaKey,
+    ) {
         let pool = &mut self.model_mut(model_key).pool;
         if pool
             .get(key)
@@ -91,6 +96,8 @@ impl Engine {
             self.leave_device(model_key, replica.device());
             self.actions
                 .push_back(Action::ReplicaDrained { replica: key });
+            // Others may have its room.
+            self.load_cold(now);
             self.remove_model_if_unused(model_key);
         }
     }

@@ -224,6 +224,11 @@ impl Scenario {
         let autoscale = autoscale
             .map(|entry| parse_autoscale(entry, &file.devices, &mut devices))
             .transpose()?;
+        if autoscale.is_some() && file.pool == Pools::Auto {
+            let problem =
+                "expected no \"auto\" beside [autoscale]: plans with pools stay during a run";
+            return field_error("pool", problem);
+        }
         let mut profiles = load_profiles(&file.profiles, &mut load)?;
         if file.models.is_empty() || file.models.len() > MAX_MODELS {
             return field_error(

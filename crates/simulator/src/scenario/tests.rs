@@ -210,6 +210,9 @@ fn a_bad_pool_is_refused_with_field_and_range() {
         unknown.contains("unknown variant `on`, expected `off` or `auto`"),
         "{unknown}"
     );
+    let autoscale = "[autoscale]\nkind = \"V100-SXM2-16GB\"\nmin = 1\nmax = 4\nstart_s = 1\n";
+    let growing = error(&format!("pool = \"auto\"\n{HEAD}{autoscale}{MODEL}"));
+    assert!(growing.starts_with("pool: "), "{growing}");
     let head = HEAD.replace("count = ", "process_mib = -1\ncount = ");
     let negative = error(&format!("{head}{MODEL}"));
     assert!(negative.contains("devices[0].process_mib: "), "{negative}");

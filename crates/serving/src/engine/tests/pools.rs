@@ -296,3 +296,68 @@ fn a_model_that_is_larger_than_the_device_is_never_copied() {
     devices.pass_until(at(100));
     assert_eq!((devices.loads.len(), devices.expired.len()), (0, 1));
 }
+
+#[test]
+fn weights_whose_request_was_cancelled_make_room_for_others() {
+    let times: &[u64] = &[2];
+    let mut devices = Devices::new(1, 1, &[times; 3], ms(10));
+    devices.arrive(1, ms(200));
+    devices.pass_until(at(5));
+    let request = RequestKey(0);
+    devices.handle(Event::RequestCancelled { request });
+    devices.pass_until(at(20));
+    devices.arrive(2, ms(100));
+    devices.pass_until(at(100));
+    assert_eq!(devices.models_computed(), [2]);
+    assert_eq!(devices.loads, [1, 2]);
+}
+
+#[test]
+fn a_device_whose_batch_is_late_leaves_its_models_to_others() {
+    let times: &[u64] = &[10, 12];
+    let mut devices = Devices::new(2, 2, &[times; 2], ms(1));
+    // The first device hangs from its first batch on.
+    devices.arrive(0, ms(500));
+    devices.back.clear();
+    let mut next = at(1);
+    for _ in 0..20 {
+        devices.arrive(0, ms(100));
+        devices.arrive(1, ms(100));
+        next += ms(15);
+        devices.pass_until(next);
+    }
+    devices.pass_until(at(600));
+    let answered: usize = devices
+        .computed
+        .iter()
+        .map(|(_, _, requests)| requests)
+        .sum();
+    // One at the device that hangs, and one that was sent there before it was late.
+    assert!(answered >= 39, "{answered} of 41, {:?}", devices.expired);
+}
+
+#[test]
+fn a_replica_that_was_ejected_gets_what_waits_once_it_is_probed() {
+    let times: &[u64] = &[10];
+    let mut devices = Devices::new(1, 2, &[times; 2], ms(1));
+    devices.arrive(0, ms(5000));
+    let Some(Reverse((_, Back::Batch(batch, ..)))) = devices.back.pop() else {
+        panic!("the device is idle");
+    };
+    let error = BatchError::TimedOut;
+    devices
+        .engine
+        .handle(devices.now, Event::BatchFailed { batch, error });
+    while let Some(action) = devices.engine.poll(devices.now) {
+        assert!(
+            matches!(action, Action::ReplicaEjected { .. }),
+            "{action:?}"
+        );
+    }
+    devices.free[0] = devices.now;
+    while let Some(wake) = { devices.engine.poll_timeout() }.filter(|_| devices.back.is_empty()) {
+        devices.now = wake;
+        devices.act();
+    }
+    assert_eq!(devices.back.len(), 1, "the request that waits is the probe");
+}
