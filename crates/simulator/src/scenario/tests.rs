@@ -211,7 +211,8 @@ fn a_bad_pool_is_refused_with_field_and_range() {
         "{unknown}"
     );
     let autoscale = "[autoscale]\nkind = \"V100-SXM2-16GB\"\nmin = 1\nmax = 4\nstart_s = 1\n";
-    let growing = error(&format!("pool = \"auto\"\n{HEAD}{autoscale}{MODEL}"));
+    let single = HEAD.replace("gpus_per_node = 2", "gpus_per_node = 1");
+    let growing = error(&format!("pool = \"auto\"\n{single}{autoscale}{MODEL}"));
     assert!(growing.starts_with("pool: "), "{growing}");
     let head = HEAD.replace("count = ", "process_mib = -1\ncount = ");
     let negative = error(&format!("{head}{MODEL}"));
