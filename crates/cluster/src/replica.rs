@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     BackboneId, ByteCount, ComputeShare, DeviceId, DeviceIndex, ModelId, ModelIndex, ReplicaId,
 };
@@ -51,7 +53,8 @@ impl PoolPlace {
 }
 
 /// The place of a model's weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Residency {
     /// In device memory.
     Resident,

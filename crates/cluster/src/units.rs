@@ -49,6 +49,12 @@ impl Time {
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
+
+    /// Returns the time that was so long before this one, and [`Time::ZERO`] if it would be earlier.
+    #[must_use]
+    pub fn saturating_sub(self, time: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(time)))
+    }
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -13,7 +13,7 @@ use packhorse_cluster::Time;
 
 use crate::{
     BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey, replica::HeldBatch,
-    waiting_members::WaitingMembers,
+    waiting_members::WaitingMembers, wakes::Wakes,
 };
 
 /// The most batches of a device that are away. More are on their way only where batches travel much longer than they compute.
@@ -29,8 +29,8 @@ const WHOLE_DEVICE: f64 = 1.0 + 1e-9;
 #[derive(Debug, Default)]
 pub(crate) struct DevicePools {
     pools: BTreeMap<DeviceKey, DevicePool>,
-    /// The times at which to decide for devices; each stands here at most once, at its `wake`.
-    wakes: BTreeSet<(Time, DeviceKey)>,
+    /// The times at which to decide for devices.
+    wakes: Wakes<DeviceKey>,
     /// The models with waiting requests whose weights no device has or gets.
     cold: BTreeSet<ModelKey>,
     /// The models that devices are reserved for.
@@ -91,7 +91,7 @@ pub(crate) enum Residency {
     Resident,
 }
 
-/// What a member that is copied next finds at a device.
+/// The room and the time that a member which is copied next finds at a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyPlace {
     /// The bytes that are free, or can be made so.
@@ -406,16 +406,12 @@ impl DevicePools {
             return;
         };
         self.unattended.remove(&device);
-        let before = std::mem::replace(&mut pool.wake, wake);
-        if before != wake {
-            before.map(|before| self.wakes.remove(&(before, device)));
-            wake.map(|wake| self.wakes.insert((wake, device)));
-        }
+        self.wakes.set(device, &mut pool.wake, wake);
     }
 
-    /// Returns the first device for which to decide, and when.
-    pub(crate) fn first_wake(&self) -> Option<(Time, DeviceKey)> {
-        self.wakes.first().copied()
+    /// Returns the times at which to decide for devices.
+    pub(crate) fn wakes(&self) -> &Wakes<DeviceKey> {
+        &self.wakes
     }
 
     /// Returns the devices on which fewer members are being copied, with what a further one finds there.
@@ -462,8 +458,7 @@ impl DevicePools {
         };
         let pools = self.pools.extract_if(.., |_, pool| is_of_models(pool));
         let pools: BTreeMap<_, _> = pools.collect();
-        let wakes = { &mut self.wakes }.extract_if(.., |(_, device)| pools.contains_key(device));
-        let wakes = wakes.collect();
+        let wakes = self.wakes.split_off(|device| pools.contains_key(&device));
         let cold = self.cold.extract_if(.., |model| models.contains(model));
         let cold = cold.collect();
         let reserved = { &mut self.reserved }.extract_if(.., |model| models.contains(model));
@@ -482,7 +477,7 @@ impl DevicePools {
     /// Takes over the pools of others.
     pub(crate) fn absorb(&mut self, mut others: Self) {
         self.pools.append(&mut others.pools);
-        self.wakes.append(&mut others.wakes);
+        self.wakes.absorb(others.wakes);
         self.cold.append(&mut others.cold);
         self.reserved.append(&mut others.reserved);
         self.unattended.append(&mut others.unattended);

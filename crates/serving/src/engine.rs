@@ -37,6 +37,7 @@ use crate::{
     tenant_blame::TenantBlame,
     tenant_shares::TenantShares,
     turns::Turns,
+    wakes::Wakes,
 };
 
 /// The part of the time that a waiting request has left, as a divisor, from which on the time to work its queue off endangers it:
@@ -111,8 +112,8 @@ pub struct Engine {
     /// The place of every request that was accepted and has not ended. Nothing iterates over it: the order would depend on the
     /// hash.
     locations: FxHashMap<RequestKey, RequestLocation>,
-    /// The times at which to decide for a model again; every model stands here at most once, at its `wake`.
-    wakes: BTreeSet<(Time, ModelKey)>,
+    /// The times at which to decide for a model again.
+    wakes: Wakes<ModelKey>,
     overloaded: OverloadedModels,
     turns: Turns,
     pools: DevicePools,
@@ -209,7 +210,7 @@ impl Engine {
             replicas: BTreeMap::new(),
             batches: BTreeMap::new(),
             locations: FxHashMap::default(),
-            wakes: BTreeSet::new(),
+            wakes: Wakes::default(),
             overloaded: OverloadedModels::default(),
             turns: Turns::default(),
             pools: DevicePools::default(),
@@ -308,15 +309,15 @@ impl Engine {
                 self.probe(now, probe.1);
                 continue;
             }
-            if let Some((_, device)) = self.turns.first_wake().filter(|wake| wake.0 <= now) {
+            if let Some(device) = self.turns.wakes().due(now) {
                 self.give_turns(now, device);
                 continue;
             }
-            if let Some((_, device)) = self.pools.first_wake().filter(|wake| wake.0 <= now) {
+            if let Some(device) = self.pools.wakes().due(now) {
                 self.decide_for_device(now, device);
                 continue;
             }
-            let &(_, model) = self.wakes.first().filter(|wake| wake.0 <= now)?;
+            let model = self.wakes.due(now)?;
             self.decide_for(now, model);
         }
         self.actions.pop_front()
@@ -324,10 +325,10 @@ impl Engine {
 
     /// Returns the time of the next poll if no event comes before; `None` if only an event can change anything.
     pub fn poll_timeout(&self) -> Option<Time> {
-        let wake = self.wakes.first().map(|wake| wake.0);
-        let turn = self.turns.first_wake().map(|wake| wake.0);
+        let wake = self.wakes.first();
+        let turn = self.turns.wakes().first();
         let probe = self.probes.first().map(|probe| probe.0);
-        let pool = self.pools.first_wake().map(|wake| wake.0);
+        let pool = self.pools.wakes().first();
         wake.into_iter().chain(turn).chain(pool).chain(probe).min()
     }
 
@@ -477,11 +478,9 @@ impl Engine {
     }
 
     fn set_wake(&mut self, key: ModelKey, wake: Option<Time>) {
-        let before = mem::replace(&mut self.model_mut(key).wake, wake);
-        if before != wake {
-            before.map(|before| self.wakes.remove(&(before, key)));
-            wake.map(|wake| self.wakes.insert((wake, key)));
-        }
+        let model = self.models.get_mut(&key);
+        let model = model.expect("a model is kept while it has requests or replicas");
+        self.wakes.set(key, &mut model.wake, wake);
     }
 
     /// Removes a model that is no longer served once it has no replicas.

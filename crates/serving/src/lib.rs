@@ -31,6 +31,7 @@ mod tenant_blame;
 mod tenant_shares;
 mod turns;
 mod waiting_members;
+mod wakes;
 
 pub use books::Books;
 pub use config::{DeadlineOptions, EngineConfig};

@@ -94,7 +94,7 @@ impl Forecast<'_> {
     /// Returns the latest time at which a batch of `rows` rows can be sent to be back at `due`, if it does not wait behind others.
     pub(crate) fn latest_dispatch(&self, due: Time, rows: u32) -> Time {
         let needed = self.overhead.for_rows(rows) + self.compute(rows);
-        time_before(due, needed)
+        due.saturating_sub(needed)
     }
 
     /// Returns the compute time of a batch of `rows` rows.
@@ -123,10 +123,6 @@ fn sizes_by_rate(service: &ServiceTimes) -> Vec<u32> {
     let mut sizes: Vec<u32> = (1..=service.max_rows()).collect();
     sizes.sort_by(|a, b| rate(*b).total_cmp(&rate(*a)));
     sizes
-}
-
-fn time_before(time: Time, by: Duration) -> Time {
-    Time::ZERO + time.saturating_since(Time::ZERO + by)
 }
 
 /// Multiplies a duration. A product beyond the largest duration becomes that one instead of a panic.
@@ -402,7 +398,9 @@ impl Replica {
         if self.held.len() > FORECAST_BATCHES {
             // Those behind it start as much earlier or later as it came back.
             let busy_until = self.busy_until + now.saturating_since(due);
-            self.busy_until = time_before(busy_until, due.saturating_since(now)).max(now);
+            self.busy_until = busy_until
+                .saturating_sub(due.saturating_since(now))
+                .max(now);
             return;
         }
         let slowdown = self.estimate.slowdown(now);

@@ -17,14 +17,14 @@ use std::{
 
 use packhorse_cluster::Time;
 
-use crate::{BatchKey, DeviceKey, ModelKey, ReplicaKey, replica::HeldBatch};
+use crate::{BatchKey, DeviceKey, ModelKey, ReplicaKey, replica::HeldBatch, wakes::Wakes};
 
 /// The devices that replicas share in time.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
     devices: BTreeMap<DeviceKey, SharedDevice>,
-    /// The times at which turns are to be given; every device stands here at most once, at its `wake`.
-    wakes: BTreeSet<(Time, DeviceKey)>,
+    /// The times at which turns are to be given.
+    wakes: Wakes<DeviceKey>,
 }
 
 /// A device with time-shared replicas.
@@ -59,7 +59,7 @@ impl SharedDevice {
         let reserved = self.away.iter().map(|held| {
             // The end of a batch that is late is unknown.
             let end = if held.due > now { held.due } else { Time::MAX };
-            let start = Time::ZERO + held.due.saturating_since(Time::ZERO + held.compute);
+            let start = held.due.saturating_sub(held.compute);
             (start, end)
         });
         let mut reserved: Vec<_> = reserved.collect();
@@ -122,17 +122,14 @@ impl Turns {
             .devices
             .extract_if(.., |_, shared| is_of_models(shared));
         let devices: BTreeMap<_, _> = devices.collect();
-        let wakes = self
-            .wakes
-            .extract_if(.., |(_, device)| devices.contains_key(device));
-        let wakes = wakes.collect();
+        let wakes = self.wakes.split_off(|device| devices.contains_key(&device));
         Self { devices, wakes }
     }
 
     /// Takes over the devices of others.
     pub(crate) fn absorb(&mut self, mut others: Self) {
         self.devices.append(&mut others.devices);
-        self.wakes.append(&mut others.wakes);
+        self.wakes.absorb(others.wakes);
     }
 
     /// Adds a replica, with the batches that it holds, to those that take turns on a device.
@@ -186,15 +183,11 @@ impl Turns {
         let Some(shared) = self.devices.get_mut(&device) else {
             return;
         };
-        let before = std::mem::replace(&mut shared.wake, wake);
-        if before != wake {
-            before.map(|before| self.wakes.remove(&(before, device)));
-            wake.map(|wake| self.wakes.insert((wake, device)));
-        }
+        self.wakes.set(device, &mut shared.wake, wake);
     }
 
-    /// Returns the first device on which turns are to be given, and when.
-    pub(crate) fn first_wake(&self) -> Option<(Time, DeviceKey)> {
-        self.wakes.first().copied()
+    /// Returns the times at which turns are to be given.
+    pub(crate) fn wakes(&self) -> &Wakes<DeviceKey> {
+        &self.wakes
     }
 }

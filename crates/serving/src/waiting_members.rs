@@ -9,7 +9,7 @@ use packhorse_cluster::Time;
 
 use crate::ReplicaKey;
 
-/// What is estimated of the next batch of a member.
+/// The estimate of the next batch of a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct NextBatch {
     /// The time from which on it is urgent, if it begins then.

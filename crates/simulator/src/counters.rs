@@ -22,7 +22,7 @@ pub(crate) struct RunCounters {
     warmup: Duration,
     window: Duration,
     pub(crate) models: Vec<ModelCounters>,
-    /// What the pools of devices did; `None` if there are none.
+    /// The moves of weights; `None` if no device has a pool.
     pub(crate) pools: Option<PoolCounters>,
 }
 

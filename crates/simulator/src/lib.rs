@@ -36,7 +36,7 @@ pub use rate::Rate;
 pub use report::{
     AutoscaleReport, DeviceCounts, FamilyReport, ModelReport, PlanFileError, PlanFileProblem,
     PlanReport, PlannedModelReport, PoolTotals, Quantiles, ReplanningReport, ReplicaReport, Report,
-    ReportedResidency, ReportedWorker, StagesReport, Totals,
+    ReportedWorker, StagesReport, Totals,
 };
 pub use run_trace::RunTrace;
 pub use scenario::{

@@ -49,7 +49,7 @@ pub struct ReplicaReport {
     pub worker: Option<ReportedWorker>,
     /// The place of its weights at the start, if it is a member of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub residency: Option<ReportedResidency>,
+    pub residency: Option<Residency>,
 }
 
 /// The worker process of a replica.
@@ -60,16 +60,6 @@ pub enum ReportedWorker {
     Own,
     /// It shares that of its device's pool.
     Pool,
-}
-
-/// The place of the weights of a member of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ReportedResidency {
-    /// In device memory.
-    Resident,
-    /// In the node's memory.
-    Warm,
 }
 
 /// The report of a model in a plan.
@@ -380,10 +370,7 @@ impl Scenario {
             batch_size: replica.batch_size,
             compute_share_pct: replica.compute_share.map(f64::from),
             worker: replica.pool.map(|_| ReportedWorker::Pool),
-            residency: replica.pool.map(|place| match place.residency {
-                Residency::Resident => ReportedResidency::Resident,
-                Residency::Warm => ReportedResidency::Warm,
-            }),
+            residency: replica.pool.map(|place| place.residency),
         }
     }
 }

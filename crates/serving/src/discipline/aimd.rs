@@ -84,9 +84,7 @@ impl Discipline for Aimd {
 /// Returns the time from which on a batch of so many rows would not wait at the worker.
 fn idle_at(view: ModelView<'_>, replica: &Replica, rows: u32) -> Time {
     let busy = replica.busy_until_and_overhead(view.now, rows);
-    busy.map_or(view.now, |(free, overhead)| {
-        Time::ZERO + free.saturating_since(Time::ZERO + overhead)
-    })
+    busy.map_or(view.now, |(free, overhead)| free.saturating_sub(overhead))
 }
 
 #[cfg(test)]

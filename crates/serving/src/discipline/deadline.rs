@@ -394,7 +394,7 @@ fn hold_until(
     let until = match replica.busy_until_and_overhead(view.now, batch.rows) {
         Some((free, overhead)) => {
             let part = forecast.compute(batch.rows) / LEAD_COMPUTE;
-            time_before(free, (overhead * LEAD_OVERHEAD).max(part))
+            free.saturating_sub((overhead * LEAD_OVERHEAD).max(part))
         }
         None => view.now,
     };
@@ -411,11 +411,7 @@ fn hold_until(
     }
     let needed = forecast.finish(batch.rows).saturating_since(view.now);
     let spare = needed.saturating_mul(SPARE_FACTOR).max(MIN_SPARE_TIME);
-    until.max(time_before(deadline, spare).min(first.arrived + MAX_HOLD))
-}
-
-fn time_before(time: Time, by: Duration) -> Time {
-    Time::ZERO + time.saturating_since(Time::ZERO + by)
+    until.max(deadline.saturating_sub(spare).min(first.arrived + MAX_HOLD))
 }
 
 /// Returns true if another replica would finish a batch of `rows` rows by `due`.

@@ -20,7 +20,7 @@
 //! - A replica counts as idle when the batch would arrive just as the one before it is done. The sources, too, send inputs ahead of the
 //!   computation; a batch that waited behind another one at the worker could not grow any more.
 
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use packhorse_cluster::Time;
 
@@ -161,11 +161,7 @@ impl Deferred {
 /// Returns the time from which on a batch of so many rows would not wait at the worker.
 fn idle_at(view: ModelView<'_>, replica: &Replica, rows: u32) -> Time {
     let busy = replica.busy_until_and_overhead(view.now, rows);
-    busy.map_or(view.now, |(free, overhead)| time_before(free, overhead))
-}
-
-fn time_before(time: Time, by: Duration) -> Time {
-    Time::ZERO + time.saturating_since(Time::ZERO + by)
+    busy.map_or(view.now, |(free, overhead)| free.saturating_sub(overhead))
 }
 
 fn in_time(view: ModelView<'_>, replica: &Replica, waiting: &QueuedRequest) -> bool {

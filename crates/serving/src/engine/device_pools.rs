@@ -43,33 +43,7 @@ impl Engine {
         if member.resident && !resident {
             self.actions.push_back(Action::Unload { replica });
         }
-        self.model_waits(now, model);
-    }
-
-    /// Gives a replica of its device's pool, if it is in it, no further batches. Its weights stay until it has computed those that it has.
-    pub(super) fn withdraw_from_pool(
-        &mut self,
-        now: Time,
-        replica: ReplicaKey,
-        model: ModelKey,
-        device: DeviceKey,
-    ) {
-        self.pools.withdraw(device, replica);
-        self.model_waits(now, model);
-    }
-
-    /// Removes a replica from its device's pool, if it is in it.
-    pub(super) fn leave_pool(
-        &mut self,
-        now: Time,
-        replica: ReplicaKey,
-        model: ModelKey,
-        device: DeviceKey,
-    ) {
-        self.pools.leave(device, replica);
-        self.model_waits(now, model);
-        // Others may have its room.
-        self.load_cold(now);
+        self.tell_pools(now, model);
     }
 
     /// Has the pools of a model's devices take note that its queue has changed, if it has changed much: they consider models in the order of estimates.
@@ -81,7 +55,7 @@ impl Engine {
         let seen = Some((due, model.queue.rows().checked_ilog2()));
         let is_new = mem::replace(&mut model.seen_by_pools, seen) != seen;
         if is_new || self.is_unattended(key) {
-            self.model_waits(now, key);
+            self.tell_pools(now, key);
         }
     }
 
@@ -91,16 +65,8 @@ impl Engine {
         self.pools.has_unattended() && devices.any(|device| self.pools.is_unattended(device))
     }
 
-    /// Has the pools of a model's devices take note that members of it take work which did not, or no longer do.
-    pub(super) fn pooled_members_changed(&mut self, now: Time, key: ModelKey) {
-        let model = self.models.get(&key);
-        if model.is_some_and(|model| model.pool.has_members()) {
-            self.model_waits(now, key);
-        }
-    }
-
-    /// Notes in the pools of a model's devices that requests of it wait, or that none does.
-    fn model_waits(&mut self, now: Time, key: ModelKey) {
+    /// Notes in the pools of a model's devices that requests of it wait, or that none does, for the members that take work now.
+    pub(super) fn tell_pools(&mut self, now: Time, key: ModelKey) {
         let model = &self.models[&key];
         let due = model.queue.earliest_deadline().map(|(due, _)| due);
         let most_rows = model.limits.map_or(1, |limits| limits.max_batch_rows);
@@ -176,8 +142,8 @@ impl Engine {
                 }
             }
         }
-        let is_full = { self.pools.get(device) }.is_some_and(|pool| !pool.has_room(now));
-        if is_full {
+        let cannot_send = { self.pools.get(device) }.is_some_and(|pool| !pool.has_room(now));
+        if cannot_send {
             // Other devices may have what waits here for a batch that is late.
             self.release(now, device);
         }
@@ -221,7 +187,7 @@ impl Engine {
         let reserved = self.pools.get(device).and_then(DevicePool::reserved);
         if let Some(replica) = reserved {
             self.pools.reserve(device, None);
-            self.model_waits(now, self.replicas[&replica]);
+            self.tell_pools(now, self.replicas[&replica]);
         }
     }
 
@@ -321,7 +287,7 @@ impl Engine {
         let device = self.models[&key].pool.get(replica).map(Replica::device);
         let pool = device.and_then(|device| self.pools.get_mut(device));
         if pool.is_some_and(|pool| pool.loaded(now, replica)) {
-            self.model_waits(now, key);
+            self.tell_pools(now, key);
         }
         self.load_cold(now);
     }

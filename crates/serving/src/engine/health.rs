@@ -21,7 +21,7 @@ impl Engine {
                     .is_some_and(|witness| witness.health.failures() == 0);
                 if is_witness && pool.update_health(accused, Health::acquit) == Some(true) {
                     self.report_restored(accused);
-                    self.pooled_members_changed(now, model);
+                    self.tell_pools(now, model);
                     self.schedule_decision(now, model);
                 }
             }
@@ -104,7 +104,8 @@ impl Engine {
         let (probe, failures) = ejected.expect("the caller has looked the replica up");
         let device = pool.get(key).map(Replica::device);
         if let Some(device) = device {
-            self.withdraw_from_pool(now, key, model, device);
+            self.pools.withdraw(device, key);
+            self.tell_pools(now, model);
         }
         self.probes.insert((probe, key));
         failures
@@ -115,7 +116,7 @@ impl Engine {
         let pool = &mut self.model_mut(model).pool;
         if pool.update_health(key, |health| health.computed(now)) == Some(true) {
             self.report_restored(key);
-            self.pooled_members_changed(now, model);
+            self.tell_pools(now, model);
         }
     }
 
@@ -132,7 +133,7 @@ impl Engine {
         };
         let pool = &mut self.model_mut(model).pool;
         pool.update_health(key, Health::probe);
-        self.pooled_members_changed(now, model);
+        self.tell_pools(now, model);
         self.schedule_decision(now, model);
     }
 

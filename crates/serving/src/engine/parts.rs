@@ -100,10 +100,7 @@ impl Engine {
             .batches
             .extract_if(.., |_, batch| models.contains(&batch.model));
         part.batches = batches.collect();
-        part.wakes = self
-            .wakes
-            .extract_if(.., |(_, model)| models.contains(model))
-            .collect();
+        part.wakes = self.wakes.split_off(|model| models.contains(&model));
         let replicas = &part.replicas;
         part.probes = self
             .probes
@@ -166,7 +163,7 @@ impl Engine {
             locations + added[3],
         ];
         assert_eq!(self.sizes(), sums, "nothing is in two engines");
-        self.wakes.append(&mut part.wakes);
+        self.wakes.absorb(part.wakes);
         self.probes.append(&mut part.probes);
         self.overloaded.absorb(part.overloaded);
         self.turns.absorb(part.turns);

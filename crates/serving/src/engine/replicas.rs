@@ -73,7 +73,8 @@ impl Engine {
         pool.drain(key);
         let device = pool.get(key).expect("just drained").device();
         self.leave_turns(now, device, key);
-        self.withdraw_from_pool(now, key, model, device);
+        self.pools.withdraw(device, key);
+        self.tell_pools(now, model);
         self.probe_if_none_is_left(now, model);
         self.remove_replica_if_drained(now, model, key);
         self.schedule_decision(now, model);
@@ -114,7 +115,10 @@ impl Engine {
         }
         lost.remember(now, key, health);
         self.leave_turns(now, replica.device(), key);
-        self.leave_pool(now, key, model_key, replica.device());
+        self.pools.leave(replica.device(), key);
+        self.tell_pools(now, model_key);
+        // Others may have its room.
+        self.load_cold(now);
         self.leave_device(model_key, replica.device());
         self.probes.retain(|probe| probe.1 != key);
         for (place, id) in replica.held().enumerate() {

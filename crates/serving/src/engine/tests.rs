@@ -39,3 +39,18 @@ fn parameters(model: ModelKey, times_ms: &[u64], in_flight: u32) -> ReplicaParam
         shares_memory: false,
     }
 }
+
+/// Returns a request of one row, which shares batches with all others of its model.
+fn request(number: u64, model: ModelKey, deadline: Time) -> Request {
+    Request {
+        id: RequestKey(number),
+        model,
+        tenant: TenantKey(0),
+        rows: 1,
+        bytes: 1,
+        class: ShapeClass(0),
+        priority: 0,
+        may_fall_back: false,
+        deadline,
+    }
+}

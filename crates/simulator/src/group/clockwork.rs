@@ -221,9 +221,9 @@ impl Clockwork {
                 let finish = self.estimates.finish(now, free, (model, device), rows);
                 let candidate = self.queues[model].first_in_time(rows, finish)?;
                 let compute = self.estimates.compute(model, device, rows);
-                let latest = candidate.due.saturating_since(Time::ZERO + compute);
+                let latest = candidate.due.saturating_sub(compute);
                 Some(Strategy {
-                    latest: Time::ZERO + latest,
+                    latest,
                     model,
                     candidate,
                 })
@@ -293,7 +293,7 @@ impl Clockwork {
                 self.open.remove(&device);
                 // A nanosecond after the work ends within the time ahead.
                 let ahead = SCHEDULE_AHEAD.saturating_sub(Duration::from_nanos(1));
-                let look = Time::ZERO + free.saturating_since(Time::ZERO + ahead);
+                let look = free.saturating_sub(ahead);
                 self.look_at(device, Some(look));
                 return;
             }

@@ -22,7 +22,7 @@ impl Expirations {
 
     /// Adds the time of a request that is due at `due` and needs `least` on an idle device.
     pub(super) fn add(&mut self, now: Time, model: usize, due: Time, least: Duration) {
-        let latest = Time::ZERO + due.saturating_since(Time::ZERO + least);
+        let latest = due.saturating_sub(least);
         let hopeless = latest + Duration::from_nanos(1);
         self.times.push(Reverse((hopeless.max(now), model)));
         self.of_model[model] += 1;

@@ -198,7 +198,7 @@ impl Flex {
         let rows = choice.candidate.rows;
         let overhead = self.estimates.overhead(choice.model, rows);
         let free = self.devices[device].clock.free_at(now);
-        let idle = Time::ZERO + free.saturating_since(Time::ZERO + overhead);
+        let idle = free.saturating_sub(overhead);
         let holds = !self.devices[device].clock.held().is_empty();
         if holds && idle > now {
             self.look_at(device, Some(idle));
@@ -218,7 +218,7 @@ impl Flex {
             .iter()
             .map(|&(model, limit)| self.estimates.overhead(model, limit));
         let longest = overheads.max().unwrap_or_default();
-        let idle = Time::ZERO + clock.free_at(now).saturating_since(Time::ZERO + longest);
+        let idle = clock.free_at(now).saturating_sub(longest);
         if idle > now {
             self.look_at(device, Some(idle));
         }

@@ -253,7 +253,7 @@ impl<'a> GroupWorld<'a> {
     /// Returns the time at which a request arrived.
     fn arrived(&self, request: GroupRequest) -> Time {
         let slo = self.scenario.problem.models[request.model].slo;
-        Time::ZERO + request.deadline.saturating_since(Time::ZERO + slo)
+        request.deadline.saturating_sub(slo)
     }
 
     fn send(&mut self, now: Time, order: BatchOrder) {

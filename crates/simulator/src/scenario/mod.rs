@@ -361,9 +361,8 @@ fn parse_devices(groups: &[DeviceGroup], pools: Pools) -> Result<Vec<Device>, Sc
         }
         let process = ByteCount::try_from_mib_f64(group.process_mib)
             .or_else(|e| field_error(at("process_mib"), e.to_string()))?;
-        let host_link = group.host_link_bytes_per_s.unwrap_or(HOST_LINK);
         let pool = DevicePool {
-            host_link_bytes_per_second: bandwidth(at("host_link_bytes_per_s"), host_link)?,
+            host_link_bytes_per_second: parse_host_link(i, group)?,
             process,
         };
         for j in 0..group.count {
@@ -391,11 +390,15 @@ fn parse_devices(groups: &[DeviceGroup], pools: Pools) -> Result<Vec<Device>, Sc
 fn parse_host_links(groups: &[DeviceGroup]) -> Result<Vec<f64>, ScenarioError> {
     let mut links = Vec::new();
     for (i, group) in groups.iter().enumerate() {
-        let link = group.host_link_bytes_per_s.unwrap_or(HOST_LINK);
-        let link = bandwidth(format!("devices[{i}].host_link_bytes_per_s"), link)?;
-        links.extend(std::iter::repeat_n(link, group.count));
+        links.extend(std::iter::repeat_n(parse_host_link(i, group)?, group.count));
     }
     Ok(links)
+}
+
+/// Reads the bytes per second from the host's memory to each device of the `i`-th group.
+fn parse_host_link(i: usize, group: &DeviceGroup) -> Result<f64, ScenarioError> {
+    let link = group.host_link_bytes_per_s.unwrap_or(HOST_LINK);
+    bandwidth(format!("devices[{i}].host_link_bytes_per_s"), link)
 }
 
 /// Gives a model the profiles of the one that it names.

@@ -161,16 +161,19 @@ impl Experiment for Crowd {
     fn run(&self, runner: &Runner) -> anyhow::Result<(Page, Option<Sweep>)> {
         let mut page = new_page(self);
         page.paragraph(&format!(
-            "The share of the offered requests that is answered within the SLO. With *pools* a device decides among all of its models which batch it computes next, one at a time, and \
-             whose weights it holds; with *own workers* each replica has a process of its own, a model's batches are decided for it alone, and what runs beside them is left to the processor. \
-             Own workers are planned by `{GOODPUT}` and dispatched by `deadline` unless a column says otherwise. The models are those of Clockwork's zoo, whose use of the multiprocessors was \
-             not measured and counts as the whole device. In the three crowds every device has memory for all models, and a few models get most of the requests (`scenarios/crowd`). {} \
-             seeds.",
+            "The share of the offered requests that is answered within the SLO.\n\
+             With *pools* a device decides among all of its models which batch it computes next, one at a time, and whose weights it holds.\n\
+             With *own workers* each replica has a process of its own, a model's batches are decided for it alone, and what runs beside them is left to the processor.\n\
+             Own workers are planned by `{GOODPUT}` and dispatched by `deadline` unless a column says otherwise.\n\
+             The models are those of Clockwork's zoo, whose use of the multiprocessors was not measured and counts as the whole device.\n\
+             In the three crowds every device has memory for all models, and a few models get most of the requests (`scenarios/crowd`).\n\
+             {} seeds.",
             runner.seeds.len(),
         ));
         page.paragraph(
-            "A request brings 12 to 1,073 kB over a network of 1.1 GB/s, so that a batch of 16 photographs takes 9 ms to its device. A device is reserved for a model while its batch \
-             travels. The last two columns are the same with inputs that take no time.",
+            "A request brings 12 to 1,073 kB over a network of 1.1 GB/s, so that a batch of 16 photographs takes 9 ms to its device.\n\
+             A device is reserved for a model while its batch travels.\n\
+             The last two columns are the same with inputs that take no time.",
         );
         let entrants = entrants();
         let mut claims = Vec::new();

@@ -13,7 +13,7 @@ const LIMITS: ModelLimits = ModelLimits {
 /// The bytes of each model's weights.
 const WEIGHTS: u64 = 10;
 
-/// What comes back.
+/// An end that is told to the engine later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Back {
     Weights(ReplicaKey),
@@ -91,17 +91,7 @@ impl Devices {
     }
 
     fn arrive(&mut self, model: u32, allowed: Duration) {
-        let request = Request {
-            id: RequestKey(self.next_request),
-            model: ModelKey(model),
-            tenant: TenantKey(0),
-            rows: 1,
-            bytes: 1,
-            class: ShapeClass(0),
-            priority: 0,
-            may_fall_back: false,
-            deadline: self.now + allowed,
-        };
+        let request = request(self.next_request, ModelKey(model), self.now + allowed);
         self.next_request += 1;
         self.handle(Event::RequestArrived(request));
     }

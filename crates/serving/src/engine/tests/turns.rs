@@ -73,17 +73,7 @@ impl Workers {
     }
 
     fn arrive(&mut self, model: u32, allowed: Duration) {
-        let request = Request {
-            id: RequestKey(self.next_request),
-            model: ModelKey(model),
-            tenant: TenantKey(0),
-            rows: 1,
-            bytes: 1,
-            class: ShapeClass(0),
-            priority: 0,
-            may_fall_back: false,
-            deadline: self.now + allowed,
-        };
+        let request = request(self.next_request, ModelKey(model), self.now + allowed);
         self.next_request += 1;
         self.handle(Event::RequestArrived(request));
     }
