@@ -62,6 +62,18 @@ fn a_thousand_models_are_served_by_devices_that_hold_half_of_them() {
 }
 
 #[test]
+fn weights_that_come_after_the_run_keep_nobody() {
+    let text = include_str!("../../../../scenarios/crowd/thirty.toml");
+    let text = text.replace("host_link_bytes_per_s = 12e9", "host_link_bytes_per_s = 1");
+    // Not all weights fit, so that some are copied, for years.
+    let text = text.replace("memory_mib = 16384", "memory_mib = 900");
+    let scenario = scenario(&text, 2, "auto");
+    let report = run(&scenario, &planned(&scenario), Discipline::Deadline, 1);
+    let pools = report.totals.pools.expect("the devices have pools");
+    assert!(pools.loads > 0 && report.totals.dropped > 0);
+}
+
+#[test]
 fn the_json_of_a_run_has_the_moves_of_weights_only_where_there_are_pools() {
     let keys = ["loads", "evictions", "cold_requests"];
     for (pool, has) in [("auto", true), ("off", false)] {
