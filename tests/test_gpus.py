@@ -79,6 +79,14 @@ def device_of(cluster: Cluster, name: str) -> str:
     return replica["device"]
 
 
+def apart(cluster: Cluster, *models: str) -> bool:
+    """Whether each model is served as it was measured on every kind, on a device of its own: estimates make plans that measurements change."""
+    shown = [cluster.admin.get(f"/v1/models/{model}") for model in models]
+    measured = all(len(model["profiled_on"]) == 3 and model["state"] == "ready" for model in shown)
+    devices = [replica["device"] for model in shown for replica in model["replicas"]]
+    return measured and len(devices) == len(set(devices)) == len(models)
+
+
 def test_a_model_is_measured_planned_and_served_on_a_gpu(gpus: Cluster, tmp_path: Path):
     register(gpus, tmp_path, "m")
     gpus.admin.wait_for_state("m", "ready")
@@ -129,8 +137,7 @@ def test_a_crowd_gets_its_own_answers(gpus: Cluster, tmp_path: Path):
 def test_a_gpu_that_fails_takes_no_other_down_and_comes_back(gpus: Cluster, faults: Path, tmp_path: Path):
     for name in ("m", "n"):
         register(gpus, tmp_path, name)
-    for name in ("m", "n"):
-        gpus.admin.wait_for_state(name, "ready")
+    wait_until(lambda: apart(gpus, "m", "n"), "the models to be measured and served on a device each")
     (spared,) = gpus.worker_pids("n")
     fault = faults / device_of(gpus, "m").removeprefix("node1/")
     with Load(gpus.inference, "m") as broken, Load(gpus.inference, "n") as sound:

@@ -64,7 +64,7 @@ pub(crate) struct ServeArgs {
     /// File with the admin token [default: admin-token in the state folder, made at the first start]
     #[arg(long, env = "PACKHORSE_ADMIN_TOKEN_FILE", value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
-    /// Devices to offer, separated by commas: auto (GPUs, or the CPU if there are none), cpu, cpu:THREADS, nvidia, simulated:KIND:COUNT (with the CSV file of their profiles in PACKHORSE_PROFILES)
+    /// Devices to offer, separated by commas: auto (GPUs, or the CPU if there are none), cpu, cpu:THREADS, nvidia, simulated:KIND:COUNT (with the CSV file of their profiles in `PACKHORSE_PROFILES`)
     #[arg(
         long,
         env = "PACKHORSE_DEVICES",
