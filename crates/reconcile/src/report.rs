@@ -44,6 +44,8 @@ pub enum WorkerReport {
     },
     /// The worker answers the batches that it has and then ends. Only workers that serve report this.
     Draining,
+    /// The replica has ended, and its process goes on with others. Only pool workers report this.
+    Ended,
     /// The worker measures. Only workers that measure report this.
     Measuring {
         /// The number of batch sizes measured so far.

@@ -14,8 +14,8 @@ use packhorse_reconcile::{Event, Task, TaskId};
 use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
-        AlsoServed, Execution, ExecutorChoice, Handoff, HandoffError, ProcessIdentity, ProfileTask,
-        ServeTask, WorkerStatus, worker_environment,
+        AlsoServed, Execution, ExecutorChoice, Handoff, HandoffError, LinkSettings,
+        ProcessIdentity, ProfileTask, ServeTask, WorkerStatus, worker_environment,
     },
 };
 use tokio::sync::mpsc;
@@ -136,10 +136,12 @@ impl Workers {
                     execution,
                     also: also.collect(),
                     batch_size: first.batch_size,
-                    own_user,
-                    listen: SocketAddr::new(self.settings.listen_address, 0),
-                    link_secret_file: link_secret_file.filter(|_| !own_user).cloned(),
-                    link_tls: self.settings.link_tls.clone(),
+                    links: LinkSettings {
+                        listen: SocketAddr::new(self.settings.listen_address, 0),
+                        own_user,
+                        secret_file: link_secret_file.filter(|_| !own_user).cloned(),
+                        tls: self.settings.link_tls.clone(),
+                    },
                     batch_limit_ms: u64::try_from(self.settings.batch_limit.as_millis())
                         .unwrap_or(u64::MAX),
                 })?;

@@ -8,6 +8,7 @@
 
 mod environment;
 mod log_limit;
+mod members;
 mod process_identity;
 mod task;
 
@@ -22,11 +23,13 @@ use nix::fcntl::OFlag;
 
 pub use environment::{exit_code, worker_environment};
 pub use log_limit::{LOG_LIMIT, shorten_log};
+pub use members::{Members, Work, WorkNote};
 pub use packhorse_reconcile::WorkerReport;
 pub use process_identity::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use task::{
-    AlsoServed, Execution, ExecutorChoice, Optimize, PipelineSettings, ProfileTask, ServeTask,
+    AlsoServed, Execution, ExecutorChoice, LinkSettings, MemberTask, Optimize, PipelineSettings,
+    PoolTask, ProfileTask, ServeTask,
 };
 
 /// The content of `status.json`.
