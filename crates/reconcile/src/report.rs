@@ -21,6 +21,8 @@ pub struct AlsoListening {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 pub enum WorkerReport {
+    /// The replica waits until its process has loaded the programs of others. Only pool workers report this.
+    Waiting,
     /// The worker loads the program and warms up.
     Loading,
     /// The worker takes batches. Only workers that serve report this.

@@ -9,7 +9,7 @@ use std::{
     fs::{self, File},
     io,
     os::unix::fs::FileExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use packhorse_cluster::{ModelId, ReplicaId};
@@ -44,12 +44,16 @@ impl Work {
 }
 
 impl Handoff {
-    /// Replaces the members that are wanted. Called by the agent.
+    /// Replaces the members that are wanted, in a file that this function has shared with the pool worker. Called by the agent.
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn write_members(&self, members: &Members) -> Result<(), HandoffError> {
-        self.write(MEMBERS, members)
+    pub fn write_members(
+        &self,
+        members: &Members,
+        share: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> Result<(), HandoffError> {
+        self.write_shared(MEMBERS, members, share)
     }
 
     /// Returns the members that are wanted; none before the agent has named any.
@@ -66,6 +70,7 @@ impl Handoff {
     }
 
     /// Returns the hand-over folder of a member, within that of the pool worker.
+    #[must_use]
     pub fn member(&self, replica: ReplicaId) -> Self {
         Self::new(self.dir.join(replica.to_string()))
     }
@@ -130,7 +135,7 @@ mod tests {
         let handoff = Handoff::new(dir.path());
         assert_eq!(handoff.read_members().unwrap(), Members::new());
         let members = Members::from([("5-1".parse().unwrap(), 1), ("5-2".parse().unwrap(), 7)]);
-        handoff.write_members(&members).unwrap();
+        handoff.write_members(&members, |_| Ok(())).unwrap();
         assert_eq!(handoff.read_members().unwrap(), members);
     }
 

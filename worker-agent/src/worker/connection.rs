@@ -32,8 +32,8 @@ use crate::{
     clock::now,
     executor::{ExecutionError, Executor, OutputTensor, check_batch},
     link_stream::{self, LinkReader, LinkStream, WRITE_LIMIT},
-    listeners::Proofs,
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
+    proofs::Proofs,
     semaphore::Semaphore,
     shared_memory::SharedMemory,
 };

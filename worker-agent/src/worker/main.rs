@@ -25,6 +25,7 @@ mod pipeline;
 mod pool;
 mod process_memory;
 mod profile;
+mod proofs;
 mod semaphore;
 mod serve;
 mod shared_memory;

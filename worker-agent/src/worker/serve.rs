@@ -22,8 +22,9 @@ use crate::{
     connection::{Link, OpenConnections},
     device_turns::DeviceTurns,
     executor::{self, Executor, LOAD_LIMIT, StartError, Started, synthetic},
-    listeners::{Listeners, Proofs, folders_of_certificates},
+    listeners::Listeners,
     pipeline::{DeviceFailed, Pipeline},
+    proofs::{Proofs, folders_of_certificates},
     semaphore::Semaphore,
     status_reporter::StatusReporter,
 };

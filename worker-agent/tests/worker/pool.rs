@@ -67,7 +67,11 @@ impl PoolWorker {
     }
 
     fn name(&self) {
-        self.worker.handoff().write_members(&self.members).unwrap();
+        let share = |_: &Path| Ok(());
+        self.worker
+            .handoff()
+            .write_members(&self.members, share)
+            .unwrap();
     }
 
     /// Waits for a report of a member for which `pick` returns something.
@@ -222,20 +226,21 @@ fn batches_that_were_sent_are_answered_before_a_member_ends() {
 
 #[test]
 fn a_batch_that_does_not_end_ends_the_process_and_its_model_is_named() {
-    let mut pool = PoolWorker::of(Worker::pool(&task(300), &[]));
+    let mut pool = PoolWorker::of(Worker::pool(&task(2_000), &[]));
     let (hangs, waits) = (named(moody(), 1), named(affine(), 2));
     pool.begin(&hangs);
     pool.begin(&waits);
     let mut link = pool.connect(&hangs, b"");
     let mut other = pool.connect(&waits, b"");
+    let model = hangs.execution.program.model.clone();
+    let handoff = pool.worker.handoff();
     link.send(1, 1, &[Tensor::fp32(&[1, 3], &[4.0, 0.0, 0.0])]);
+    wait_for_some(|| (handoff.read_note(Work::Running)? == model).then_some(())).unwrap();
     other.send(2, 1, &[Tensor::fp32(&[1, 3], &[1.0, 2.0, 3.0])]);
     assert_eq!(link.failure().kind, FailureKind::TimedOut);
     assert_eq!(other.failure().kind, FailureKind::NotBegun);
     let code = pool.worker.exit_code();
     assert_eq!(code, Some(i32::from(exit_code::BATCH_TIMED_OUT)));
-    let model = hangs.execution.program.model;
-    let handoff = pool.worker.handoff();
     assert_eq!(handoff.read_note(Work::Running), Some(model));
     assert_eq!(handoff.read_note(Work::Loading), None);
 }

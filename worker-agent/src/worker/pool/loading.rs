@@ -8,7 +8,6 @@ use std::{
 use packhorse_cluster::{ByteCount, ReplicaId};
 use packhorse_worker_agent::handoff::{ExecutorChoice, MemberTask, WorkNote, WorkerReport};
 
-use super::Event;
 use crate::{
     device_turns::DeviceTurns,
     executor::{self, StartError, Started, WarmUpSizes},
@@ -42,8 +41,8 @@ pub(super) struct Loaded {
 pub(super) struct Loading(Sender<Load>);
 
 impl Loading {
-    /// Starts the thread. The note says which model it loads.
-    pub(super) fn start(note: WorkNote, events: Sender<Event>) -> Self {
+    /// Starts the thread. It notes which model it loads, and passes each outcome to a function, until that returns false.
+    pub(super) fn start(note: WorkNote, take: impl Fn(Loaded) -> bool + Send + 'static) -> Self {
         let (sender, loads) = mpsc::channel::<Load>();
         thread::spawn(move || {
             for load in loads {
@@ -51,7 +50,7 @@ impl Loading {
                 note.begin(&load.task.execution.program.model);
                 let loaded = load.run();
                 note.end();
-                if events.send(Event::Loaded(Box::new(loaded))).is_err() {
+                if !take(loaded) {
                     return;
                 }
             }

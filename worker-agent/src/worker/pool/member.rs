@@ -14,8 +14,9 @@ use crate::{
     batch_limit::{BatchLimit, BatchLimitSearch},
     connection::{Link, OpenConnections},
     executor::StartError,
-    listeners::{Listening, Proofs},
+    listeners::Listening,
     pipeline::Pipeline,
+    proofs::Proofs,
     semaphore::Semaphore,
     serve::{MAX_CONNECTIONS, ready_report, synthetic_bytes, wait_until_drained},
     status_reporter::StatusReporter,
@@ -44,7 +45,7 @@ pub(super) struct Member {
 
 enum State {
     /// Its program is loaded, or waits for that.
-    Loading(MemberTask),
+    Loading(Box<MemberTask>),
     /// It takes batches.
     Serving(Serving),
     /// It answers the batches that it has, or has ended.
@@ -68,12 +69,13 @@ impl Member {
         let reporter = StatusReporter::of(&handoff);
         let state = match handoff.read_task::<MemberTask>() {
             Ok(task) => {
+                reporter.report(WorkerReport::Waiting);
                 loading.load(Load {
                     task: task.clone(),
                     start,
                     reporter: reporter.clone(),
                 });
-                State::Loading(task)
+                State::Loading(Box::new(task))
             }
             Err(error) => {
                 reporter.report_failure(error.to_string(), true);

@@ -30,12 +30,12 @@ use crate::{
     clock::now,
     confinement::Confinement,
     executor::StartError,
-    listeners::{Proofs, folders_of_certificates},
     pipeline::{DeviceFailed, Pipeline},
+    proofs::{Proofs, folders_of_certificates},
     serve::{FINAL_ANSWERS_LIMIT, forward_signals},
     status_reporter::StatusReporter,
 };
-use loading::Loading;
+use loading::{Loaded, Loading};
 use member::{Member, Shared};
 use opening::Opening;
 
@@ -44,7 +44,7 @@ enum Event {
     /// The agent may want other members.
     MembersChanged,
     /// A member's program was loaded, or cannot be.
-    Loaded(Box<loading::Loaded>),
+    Loaded(Box<Loaded>),
     /// A member that was told to end has answered its batches.
     Drained(ReplicaId),
     /// The process was told to end.
@@ -109,6 +109,10 @@ impl Pool {
             WorkNote::create(handoff, work)
                 .map_err(|e| StartError::transient(format!("a note cannot be written: {e}")))
         };
+        let to_take = events.clone();
+        let loading = Loading::start(note(Work::Loading)?, move |loaded| {
+            to_take.send(Event::Loaded(Box::new(loaded))).is_ok()
+        });
         let pipeline = Arc::new(Pipeline::new(task.pipeline, Some(note(Work::Running)?)));
         spawn_compute(Arc::clone(&pipeline), events.clone());
         spawn_watchdog(
@@ -124,7 +128,7 @@ impl Pool {
                 pipeline,
                 opening,
             },
-            loading: Loading::start(note(Work::Loading)?, events.clone()),
+            loading,
             members: BTreeMap::new(),
             events: events.clone(),
         })
@@ -137,6 +141,8 @@ impl Pool {
         reporter: &StatusReporter,
     ) -> Result<u8, StartError> {
         let mut draining = false;
+        // By its status an agent recognises the process.
+        reporter.report(WorkerReport::Waiting);
         self.take_members()?;
         loop {
             if draining && self.members.is_empty() {
@@ -162,7 +168,9 @@ impl Pool {
                     draining = true;
                     reporter.report(WorkerReport::Draining);
                     let all: Vec<ReplicaId> = self.members.keys().copied().collect();
-                    all.into_iter().for_each(|replica| self.drain(replica));
+                    for replica in all {
+                        self.drain(replica);
+                    }
                 }
                 Event::BatchTimedOut(reason) => {
                     reporter.report_failure(reason, false);
@@ -186,7 +194,9 @@ impl Pool {
                 .is_none_or(|start| *start != member.start())
         });
         let unwanted: Vec<ReplicaId> = unwanted.map(|(replica, _)| *replica).collect();
-        unwanted.into_iter().for_each(|replica| self.drain(replica));
+        for replica in unwanted {
+            self.drain(replica);
+        }
         // One that is named again while it still drains begins once it has ended.
         let new = wanted
             .into_iter()
