@@ -110,6 +110,8 @@ enum Bench {
     Isolation(bench::cluster::Isolation),
     /// Measures how soon a gateway with a thousand models serves again after it was killed.
     Restart(bench::cluster::Restart),
+    /// Measures what many small models take in processes of their own, and in one that they share.
+    PoolWorker(bench::cluster::PoolWorker),
     /// Measures the size of a scrape at a thousand models, and the cost of traces.
     Observability(bench::cluster::Observability),
     /// Measures the cost of TLS for clients, and between gateway and worker.
@@ -133,6 +135,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Overload(options)) => bench::cluster::overload(&options),
         Chore::Bench(Bench::Isolation(options)) => bench::cluster::isolation(&options),
         Chore::Bench(Bench::Restart(options)) => bench::cluster::restart(&options),
+        Chore::Bench(Bench::PoolWorker(options)) => bench::cluster::pool_worker(&options),
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
         Chore::Bench(Bench::Tls(options)) => bench::cluster::tls(&options),
         Chore::Bench(Bench::Confinement(options)) => bench::cluster::confinement(&options),

@@ -6,7 +6,7 @@ mod gaussian;
 mod posterior;
 mod saturation;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{
     ComputeShare, DeviceKind, DeviceObservation, ModelId, Profile, ProfileTable, ReplicaObservation,
@@ -22,7 +22,8 @@ pub use self::saturation::{BySaturation, SlowdownBesideSet};
 
 /// The largest number of device kinds in a model. Of more, the least recently observed are forgotten.
 const MAX_KINDS: usize = 32;
-/// The largest number of replicas of a device that one observation is learned from: the busiest.
+/// The largest number of replicas of a device that one observation is learned from, and the largest number of models whose own effects it
+/// teaches: the busiest.
 const MAX_MEASURED: usize = 16;
 /// The relative standard error of an observation of infinitely many batches. An observation contains only busy fractions, from which
 /// simultaneous activity is derived as if replicas were active independently of each other.
@@ -225,13 +226,21 @@ impl SlowdownModel {
         }
         self.clock += 1;
         let posterior = self.kinds.entry(kind.clone()).or_default();
-        posterior.register(replicas.iter().map(|replica| replica.model));
+        let subject_models = subjects.iter().map(|(subject, _)| replicas[*subject].model);
+        let busiest = replicas.iter().take(MAX_MEASURED);
+        let learned: BTreeSet<&ModelId> = subject_models
+            .chain(busiest.map(|replica| replica.model))
+            .collect();
+        let busiest_first = replicas.iter().map(|replica| replica.model);
+        posterior.register(busiest_first.filter(|model| learned.contains(model)));
+        let learned: BTreeSet<ModelNumber> = posterior.model_numbers(learned).into_iter().collect();
         let forgetting = if self.keeps_all { 0.0 } else { FORGETTING };
         posterior.update(self.clock, forgetting, |posterior| {
             let linearize = |(subject, measured): &(usize, MeasuredSlowdown)| {
                 let mut neighbours = replicas.clone();
                 let subject = neighbours.remove(*subject);
-                measured.linearize(&Prediction::new(posterior, &subject, &neighbours))
+                let prediction = Prediction::new(posterior, &subject, &neighbours);
+                measured.linearize(prediction.in_effects_of(&learned))
             };
             subjects.iter().map(linearize).collect()
         });
@@ -316,13 +325,13 @@ impl MeasuredSlowdown {
         self.batches > 0 && PLAUSIBLE_SLOWDOWNS.contains(&self.slowdown)
     }
 
-    fn linearize(self, prediction: &Prediction) -> LinearizedMeasurement {
+    fn linearize(self, prediction: Prediction) -> LinearizedMeasurement {
         let variance = MODEL_ERROR.powi(2) + BATCH_ERROR.powi(2) / self.batches as f64;
         LinearizedMeasurement {
-            gradient: prediction.gradient.clone(),
             observed: self.slowdown,
             predicted: prediction.slowdown,
             noise_std: prediction.slowdown * variance.sqrt(),
+            gradient: prediction.gradient,
         }
     }
 }
@@ -382,6 +391,16 @@ impl Prediction {
             slowdown: colocation.slowdown * profile_factor,
             gradient: gradient.into_iter().collect(),
         }
+    }
+}
+
+impl Prediction {
+    /// Returns the prediction with the effects of these models, and those of all models. The others are taken as they are: of a device with
+    /// hundreds of replicas, most are idle.
+    fn in_effects_of(mut self, models: &BTreeSet<ModelNumber>) -> Self {
+        self.gradient
+            .retain(|(effect, _)| effect.models().all(|model| models.contains(&model)));
+        self
     }
 }
 

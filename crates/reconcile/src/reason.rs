@@ -50,6 +50,8 @@ pub enum ExitCause {
     },
     /// The process was killed by this signal.
     Signal(i32),
+    /// The process, which ran others, too, ended while it worked for another model, or was killed because of it.
+    WithNeighbour(String),
 }
 
 impl fmt::Display for Reason {
@@ -89,6 +91,9 @@ impl fmt::Display for ExitCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last_line = match self {
             Self::Ended => return write!(f, "the worker ended"),
+            Self::WithNeighbour(model) => {
+                return write!(f, "the pool worker ended while it worked for {model}");
+            }
             Self::Signal(signal) => return write!(f, "the worker was killed by signal {signal}"),
             Self::BatchTimedOut { last_line } => {
                 write!(f, "the worker ran a batch for longer than its limit")?;
@@ -151,6 +156,10 @@ mod tests {
             (
                 Reason::Exited(ExitCause::Signal(9)),
                 "the worker was killed by signal 9",
+            ),
+            (
+                Reason::Exited(ExitCause::WithNeighbour("m:1".to_owned())),
+                "the pool worker ended while it worked for m:1",
             ),
             (
                 Reason::Exited(ExitCause::Status {

@@ -37,7 +37,7 @@ pub(crate) enum Phase {
 pub(crate) struct Run {
     /// The process id.
     pub(crate) pid: u32,
-    /// The time of the process's start.
+    /// The time of the process's start, or that at which it began to load.
     since: Time,
     /// The time of the first report that the worker is ready; none if its last report says otherwise.
     ready_since: Option<Time>,
@@ -205,6 +205,10 @@ impl TaskRecord {
     pub(crate) fn reported(&mut self, now: Time, report: WorkerReport) {
         if let Phase::Running(run) = &mut self.phase {
             let ready = matches!(report, WorkerReport::Ready { .. });
+            if report == WorkerReport::Loading {
+                // It may have waited for the programs of others.
+                run.since = now;
+            }
             run.ready_since = ready.then(|| run.ready_since.unwrap_or(now));
         }
         self.report = Some(report);
@@ -261,6 +265,7 @@ impl TaskRecord {
     /// Returns the time by which the running process must be ready, or have its result.
     fn deadline(&self, limits: &Limits) -> Option<Time> {
         match &self.phase {
+            Phase::Running(_) if self.report == Some(WorkerReport::Waiting) => None,
             Phase::Running(run) if run.ending.is_none() && run.ready_since.is_none() => {
                 Some(run.since + self.time_limit(limits))
             }
@@ -309,6 +314,12 @@ impl TaskRecord {
             Some(WorkerReport::Measured { .. } | WorkerReport::Inspected { .. })
         ) {
             self.phase = Phase::Finished;
+        } else if let (ExitCause::WithNeighbour(_), false) = (&cause, unwanted) {
+            // It has done nothing wrong, and begins again at once.
+            self.reason = Some(Reason::Exited(cause));
+            self.phase = Phase::Waiting;
+            self.report = None;
+            self.restarts = self.restarts.saturating_add(1);
         } else if unwanted {
             // If the task is wanted again by now, a new process starts without a delay.
             self.phase = Phase::Waiting;

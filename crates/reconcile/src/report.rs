@@ -21,6 +21,8 @@ pub struct AlsoListening {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "phase", rename_all = "snake_case")]
 pub enum WorkerReport {
+    /// The replica waits until its process has loaded the programs of others. Only pool workers report this.
+    Waiting,
     /// The worker loads the program and warms up.
     Loading,
     /// The worker takes batches. Only workers that serve report this.
@@ -44,6 +46,8 @@ pub enum WorkerReport {
     },
     /// The worker answers the batches that it has and then ends. Only workers that serve report this.
     Draining,
+    /// The replica has ended, and its process goes on with others. Only pool workers report this.
+    Ended,
     /// The worker measures. Only workers that measure report this.
     Measuring {
         /// The number of batch sizes measured so far.

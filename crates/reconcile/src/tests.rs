@@ -603,6 +603,46 @@ fn a_worker_that_is_never_ready_is_killed_and_started_again() {
 }
 
 #[test]
+fn a_replica_whose_neighbour_ended_its_process_begins_again_without_a_pause() {
+    let mut node = TestNode::serving();
+    for _ in 0..20 {
+        let with = ExitCause::WithNeighbour("n:1".to_owned());
+        assert_eq!(
+            starts(&node.on(Event::Exited(id("1-0"), with))),
+            [id("1-0")]
+        );
+        assert_eq!(
+            node.reason(),
+            "the pool worker ended while it worked for n:1"
+        );
+        node.on(Event::Started(id("1-0"), 8));
+    }
+    assert_eq!(node.status().restarts, 20);
+    // Its own failures are what a pause follows.
+    assert_eq!(node.on(Event::Exited(id("1-0"), ExitCause::Signal(11))), []);
+    assert!(node.reconciler.wakeup().is_some());
+}
+
+#[test]
+fn a_replica_may_wait_for_the_programs_of_others_and_loads_within_its_limit() {
+    let mut node = TestNode::serving();
+    let with = ExitCause::WithNeighbour("n:1".to_owned());
+    node.on(Event::Exited(id("1-0"), with));
+    node.on(Event::Started(id("1-0"), 8));
+    node.on(Event::Reported(id("1-0"), WorkerReport::Waiting));
+    assert_eq!(node.after(10 * LIMITS.load), []);
+    node.on(Event::Reported(id("1-0"), WorkerReport::Loading));
+    assert_eq!(
+        node.after(LIMITS.load.saturating_sub(Duration::from_secs(1))),
+        []
+    );
+    assert_eq!(
+        node.after(Duration::from_secs(1)),
+        [Action::Kill(id("1-0"))]
+    );
+}
+
+#[test]
 fn a_device_that_is_not_there_is_a_failure_with_a_reason() {
     let mut node = TestNode::new();
     assert_eq!(node.on(wanted(1, &[replica("1-0", "m", "zz")], &[])), []);

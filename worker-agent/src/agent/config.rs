@@ -88,6 +88,15 @@ pub(super) struct Options {
     #[arg(long, env = "PACKHORSE_LIBTORCH", value_name = "DIR")]
     pub(super) libtorch: Option<PathBuf>,
 
+    /// Most replicas of a CPU with a worker process of their own; further ones share one process
+    #[arg(
+        long,
+        env = "PACKHORSE_OWN_WORKERS",
+        value_name = "REPLICAS",
+        default_value_t = 8
+    )]
+    pub(super) own_workers: u32,
+
     /// Sharing of GPUs through MPS: auto starts a daemon for each GPU; off starts none, so that replicas time-slice a GPU unless the
     /// environment names a running daemon
     #[arg(long, env = "PACKHORSE_MPS", value_enum, default_value_t = MpsMode::Auto)]
@@ -188,6 +197,8 @@ pub(super) struct Settings {
     pub(super) worker: PathBuf,
     /// The workers' libtorch; `None` if the loader finds it by itself.
     pub(super) libtorch: Option<Libtorch>,
+    /// The most replicas of a CPU with a process of their own.
+    pub(super) own_workers: u32,
     /// The use of MPS.
     pub(super) mps: MpsMode,
     /// The program of the MPS control daemon.
@@ -314,6 +325,7 @@ impl Options {
                 .map_or(Ok(ProfileTable::default()), read_profiles)?,
             worker: check_readable("worker", &worker)?,
             libtorch,
+            own_workers: self.own_workers,
             mps: self.mps,
             mps_control: self.mps_control,
             pipeline: self.pipeline,

@@ -1,6 +1,6 @@
 //! The agent's state folder: `artifacts/`; `replicas/ID/`, `profiles/KIND/MODEL/` and `inspections/MODEL/`, which are hand-over folders with
 //! an additional `wanted.json`, from which a later agent reads why the worker was started, and `user`, as which user where that is not
-//! the agent's; `mps/`, the folders of the MPS daemons;
+//! the agent's; `pools/DEVICE/`, the hand-over folders of pool workers, with such a folder for each member in them; `mps/`, the folders of the MPS daemons;
 //! `simulated/`, those of simulated devices; `locks/`, the files whose locks give the workers of a device their turns; and `cluster.json`,
 //! the cluster that the agent obeys. A folder has one agent.
 
@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-use packhorse_cluster::{Program, WantedProfile, WantedReplica};
+use packhorse_cluster::{Program, ReplicaId, WantedProfile, WantedReplica};
 use packhorse_reconcile::{ServedReplicas, Task, TaskId};
 use packhorse_service::{StateDir, StateDirError};
 use packhorse_worker_agent::handoff::{Handoff, read_regular, write_new};
@@ -21,7 +21,9 @@ use crate::{fence_file::FenceFile, worker_user::WorkerUser};
 
 const INSTANCE_DIGITS: usize = 32;
 /// The folders of hand-over folders.
-const HANDOFFS: [&str; 3] = ["replicas", "profiles", "inspections"];
+const HANDOFFS: [&str; 4] = ["replicas", "profiles", "inspections", POOLS];
+/// The folder of the pool workers' folders.
+const POOLS: &str = "pools";
 /// The folder of the devices' locks.
 const LOCKS: &str = "locks";
 /// The folder of the artifact cache.
@@ -181,6 +183,18 @@ impl StateFolder {
         }
     }
 
+    /// Returns the hand-over folder of the pool worker of a device.
+    pub(super) fn pool(&self, device: &str) -> Handoff {
+        Handoff::new(self.root().join(POOLS).join(device))
+    }
+
+    /// Returns the name of the device whose pool worker has this hand-over folder; `None` if it is that of something else.
+    pub(super) fn device_of_pool(&self, dir: &Path) -> Option<String> {
+        let is_pool = dir.parent() == Some(&self.root().join(POOLS));
+        let name = dir.file_name().filter(|_| is_pool)?;
+        name.to_str().map(str::to_owned)
+    }
+
     /// Prepares the hand-over folder of a task for a new process. The log of the previous process is kept as `worker.log.old`.
     pub(super) fn prepare(&self, task: &Task) -> io::Result<Handoff> {
         let dir = self.handoff_dir(&task.id());
@@ -189,26 +203,44 @@ impl StateFolder {
         for folder in above.take_while(|folder| self.contains(folder)) {
             self.worker_user.let_pass(folder)?;
         }
-        self.worker_user.let_create(&dir)?;
-        let handoff = Handoff::new(&dir);
+        let handoff = self.prepare_dir(&dir)?;
+        write_wanted(&handoff, task)?;
+        Ok(handoff)
+    }
+
+    /// Prepares the hand-over folder of a device's pool worker for a new process, like [`Self::prepare`].
+    pub(super) fn prepare_pool(&self, device: &str) -> io::Result<Handoff> {
+        let pool = self.pool(device);
+        fs::create_dir_all(pool.dir())?;
+        self.prepare_dir(pool.dir())
+    }
+
+    /// Prepares the hand-over folder of a task that a pool worker shall do.
+    pub(super) fn prepare_member(
+        &self,
+        pool: &Handoff,
+        replica: ReplicaId,
+        task: &Task,
+    ) -> io::Result<Handoff> {
+        let member = pool.member(replica);
+        fs::create_dir_all(member.dir())?;
+        let handoff = self.prepare_dir(member.dir())?;
+        write_wanted(&handoff, task)?;
+        Ok(handoff)
+    }
+
+    /// Prepares an existing folder for a new process.
+    fn prepare_dir(&self, dir: &Path) -> io::Result<Handoff> {
+        self.worker_user.let_create(dir)?;
+        let handoff = Handoff::new(dir);
         // Whatever a worker has left is of no use to the next one, and may be a trap for the agent.
-        empty(&dir, &handoff.log_path())?;
+        empty(dir, &handoff.log_path())?;
         fs::create_dir(handoff.temporary_dir())?;
         self.worker_user.give(&handoff.temporary_dir())?;
         ignore_missing(fs::rename(handoff.log_path(), dir.join("worker.log.old")))?;
         if let Some(uid) = self.worker_user.uid() {
             write_new(&dir.join(USER), uid.to_string().as_bytes())?;
         }
-        let wanted = match task {
-            Task::Serve(replicas) if replicas.also().is_empty() => {
-                Wanted::Replica(replicas.first().clone())
-            }
-            Task::Serve(replicas) => Wanted::Replicas(replicas.iter().cloned().collect()),
-            Task::Measure(profile) => Wanted::Profile(profile.clone()),
-            Task::Inspect(program) => Wanted::Inspection(program.clone()),
-        };
-        let text = serde_json::to_vec_pretty(&wanted).expect("a wanted state came as JSON");
-        write_new(&dir.join("wanted.json"), &text)?;
         Ok(handoff)
     }
 
@@ -221,7 +253,14 @@ impl StateFolder {
             Wanted::Profile(profile) => Task::Measure(profile),
             Wanted::Inspection(program) => Task::Inspect(program),
         };
-        (self.handoff_dir(&task.id()) == dir).then_some(task)
+        let member = match task.id() {
+            TaskId::Replica(id) => self
+                .device_of_pool(dir.parent()?)
+                .map(|device| self.pool(&device).member(id)),
+            TaskId::Measurement(..) | TaskId::Inspection(_) => None,
+        };
+        let is_own = self.handoff_dir(&task.id()) == dir;
+        (is_own || member.is_some_and(|member| member.dir() == dir)).then_some(task)
     }
 
     /// Returns the number of the user as which a hand-over folder's worker was started; `None` if that was the agent's.
@@ -240,6 +279,7 @@ impl StateFolder {
     /// Returns the paths of all hand-over folders.
     pub(super) fn handoff_dirs(&self) -> io::Result<Vec<PathBuf>> {
         let mut all = subfolders(&self.root().join("replicas"))?;
+        all.extend(subfolders(&self.root().join(POOLS))?);
         all.extend(subfolders(&self.root().join("inspections"))?);
         for kind in subfolders(&self.root().join("profiles"))? {
             all.extend(subfolders(&kind)?);
@@ -254,6 +294,20 @@ impl StateFolder {
             tracing::warn!(folder = %dir.display(), error = %e, "hand-over folder not removed");
         }
     }
+}
+
+/// Writes what a hand-over folder's worker is started for.
+fn write_wanted(handoff: &Handoff, task: &Task) -> io::Result<()> {
+    let wanted = match task {
+        Task::Serve(replicas) if replicas.also().is_empty() => {
+            Wanted::Replica(replicas.first().clone())
+        }
+        Task::Serve(replicas) => Wanted::Replicas(replicas.iter().cloned().collect()),
+        Task::Measure(profile) => Wanted::Profile(profile.clone()),
+        Task::Inspect(program) => Wanted::Inspection(program.clone()),
+    };
+    let text = serde_json::to_vec_pretty(&wanted).expect("a wanted state came as JSON");
+    write_new(&handoff.dir().join("wanted.json"), &text)
 }
 
 /// Removes what a folder has, except for this file.

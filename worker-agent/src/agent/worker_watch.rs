@@ -1,47 +1,36 @@
 //! The watch over one worker process: it passes on the worker's reports and its end, and checks that MPS took effect.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use packhorse_cluster::ComputeShare;
-use packhorse_reconcile::{Event, ExitCause, TaskId, WorkerReport};
-use packhorse_worker_agent::handoff::{Handoff, WorkerStatus};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval, interval_at},
-};
+use packhorse_reconcile::{Event, ExitCause, WorkerReport};
+use tokio::time::{Instant, MissedTickBehavior, interval, interval_at};
 
 use crate::{
     log_tail::last_line,
     mps::{MpsDevice, ObservedShare},
     process::{Process, ProcessFailure},
+    status_watch::StatusWatch,
 };
 
 /// The interval between two reads of a worker's status until it is ready.
-const INTERVAL_WHILE_LOADING: Duration = Duration::from_millis(25);
+pub(super) const INTERVAL_WHILE_LOADING: Duration = Duration::from_millis(25);
 /// The interval between two reads of the status of a worker that is ready. Such a worker mostly changes its status by ending, which is
 /// noticed at once.
-const INTERVAL_WHEN_READY: Duration = Duration::from_millis(250);
+pub(super) const INTERVAL_WHEN_READY: Duration = Duration::from_millis(250);
 /// The interval between two looks at whether a worker that is not ready could say so.
-const INTERVAL_OF_PROBES: Duration = Duration::from_secs(1);
+pub(super) const INTERVAL_OF_PROBES: Duration = Duration::from_secs(1);
 
 /// The watch over one worker process.
 pub(super) struct WorkerWatch {
-    /// The worker's task.
-    pub(super) id: TaskId,
+    /// The watch over the worker's hand-over folder.
+    pub(super) status: StatusWatch,
     /// MPS on the worker's GPU.
     pub(super) mps: Option<MpsDevice>,
     /// The worker's share of the device's multiprocessors.
     pub(super) share: Option<ComputeShare>,
     /// The number of the device's multiprocessors.
     pub(super) multiprocessors: Option<u32>,
-    /// The worker's hand-over folder.
-    pub(super) handoff: Handoff,
-    /// The last status that was passed on.
-    pub(super) last_status: Option<WorkerStatus>,
-    /// The receiver of the worker's reports and its end.
-    pub(super) events: mpsc::Sender<Event>,
-    /// The reason why the worker cannot report, if it cannot.
-    pub(super) obstacle: Option<String>,
 }
 
 impl WorkerWatch {
@@ -53,14 +42,14 @@ impl WorkerWatch {
         let mut probes = interval_at(Instant::now() + INTERVAL_OF_PROBES, INTERVAL_OF_PROBES);
         probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let failure = loop {
-            let was_ready = self.is_ready();
+            let was_ready = self.status.is_ready();
             tokio::select! {
                 biased;
                 failure = process.wait() => break failure,
-                _ = ticks.tick() => self.read_status(pid).await,
-                _ = probes.tick(), if !was_ready => self.probe().await,
+                _ = ticks.tick() => self.status.read(pid).await,
+                _ = probes.tick(), if !was_ready => self.status.probe().await,
             }
-            if self.is_ready() && !was_ready {
+            if self.status.is_ready() && !was_ready {
                 ticks = interval(INTERVAL_WHEN_READY);
                 ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
                 if let Some(mps) = self.mps.clone() {
@@ -74,84 +63,43 @@ impl WorkerWatch {
             }
         };
         // The last status is often written just before the end.
-        self.read_status(pid).await;
-        let last_line = || last_line(&self.handoff.log_path());
-        let cause = match failure {
-            None => ExitCause::Ended,
-            Some(ProcessFailure::Signal(signal)) => ExitCause::Signal(signal),
-            Some(ProcessFailure::BatchTimedOut) => ExitCause::BatchTimedOut {
-                last_line: last_line(),
-            },
-            Some(ProcessFailure::Status(code)) => ExitCause::Status {
-                code,
-                last_line: last_line(),
-            },
-        };
+        self.status.read(pid).await;
+        let cause = exit_cause(failure, &self.status.handoff.log_path());
         tracing::info!(pid, %cause, "worker ended");
-        let _ = self.events.send(Event::Exited(self.id, cause)).await;
-    }
-
-    fn is_ready(&self) -> bool {
-        let phase = self.last_status.as_ref().map(|status| &status.phase);
-        matches!(phase, Some(WorkerReport::Ready { .. }))
+        let id = self.status.id.clone();
+        self.status.send(Event::Exited(id, cause)).await;
     }
 
     fn usable_multiprocessors(&self) -> Option<u32> {
-        match &self.last_status.as_ref()?.phase {
+        match self.status.report()? {
             WorkerReport::Ready { capacity, .. } => capacity.as_ref()?.multiprocessors,
             _ => None,
         }
     }
-
-    /// Finds out whether the worker could report, which it cannot say itself.
-    async fn probe(&mut self) {
-        let obstacle = self.handoff.status_obstacle();
-        self.set_obstacle(obstacle.map(|error| error.to_string()))
-            .await;
-    }
-
-    async fn set_obstacle(&mut self, obstacle: Option<String>) {
-        if self.obstacle == obstacle {
-            return;
-        }
-        if let Some(obstacle) = &obstacle {
-            tracing::warn!(error = obstacle, "a worker cannot write its status");
-        }
-        self.obstacle.clone_from(&obstacle);
-        let event = Event::ReportsFail(self.id.clone(), obstacle);
-        let _ = self.events.send(event).await;
-    }
-
-    /// Passes on the status if it has changed.
-    async fn read_status(&mut self, pid: u32) {
-        let Some(status) = current_status(&self.handoff, pid) else {
-            return;
-        };
-        if self.last_status.as_ref() != Some(&status) {
-            self.set_obstacle(None).await;
-            let event = Event::Reported(self.id.clone(), status.phase.clone());
-            self.last_status = Some(status);
-            // The receiver lives as long as the process.
-            let _ = self.events.send(event).await;
-        }
-    }
 }
 
-/// Returns the status in the hand-over folder if this process wrote it.
-pub(super) fn current_status(handoff: &Handoff, pid: u32) -> Option<WorkerStatus> {
-    match handoff.read_status() {
-        Ok(status) => status.filter(|status| status.process.pid == pid),
-        Err(e) => {
-            tracing::warn!(pid, error = %e, "status of a worker not read");
-
-            None
-        }
+/// Returns the cause of a process's end, with the last line of its log.
+pub(super) fn exit_cause(failure: Option<ProcessFailure>, log: &Path) -> ExitCause {
+    match failure {
+        None => ExitCause::Ended,
+        Some(ProcessFailure::Signal(signal)) => ExitCause::Signal(signal),
+        Some(ProcessFailure::BatchTimedOut) => ExitCause::BatchTimedOut {
+            last_line: last_line(log),
+        },
+        Some(ProcessFailure::Status(code)) => ExitCause::Status {
+            code,
+            last_line: last_line(log),
+        },
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{fs, process::Command};
+
+    use packhorse_reconcile::TaskId;
+    use packhorse_worker_agent::handoff::{Handoff, WorkerStatus};
+    use tokio::sync::mpsc;
 
     use super::*;
 
@@ -165,14 +113,16 @@ mod tests {
         let id = TaskId::Replica("1-0".parse().unwrap());
         let (sender, mut events) = mpsc::channel(8);
         let watch = WorkerWatch {
-            id: id.clone(),
+            status: StatusWatch {
+                id: id.clone(),
+                handoff: handoff.clone(),
+                last_status: None,
+                events: sender,
+                obstacle: None,
+            },
             mps: None,
             share: None,
             multiprocessors: None,
-            handoff: handoff.clone(),
-            last_status: None,
-            events: sender,
-            obstacle: None,
         };
         let watch = tokio::spawn(watch.run(process));
         // The folder is not there, so that nobody can write there.

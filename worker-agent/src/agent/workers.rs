@@ -9,13 +9,16 @@ use std::{
     process::{Command, Stdio},
 };
 
-use packhorse_cluster::{ByteCount, ComputeShare, ProfileTable, Program};
-use packhorse_reconcile::{Event, Task, TaskId};
+use packhorse_cluster::{
+    ByteCount, ComputeShare, ModelId, ProfileTable, Program, ReplicaId, WantedReplica,
+};
+use packhorse_reconcile::{Event, Task, TaskId, WorkerReport};
 use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
-        AlsoServed, Execution, ExecutorChoice, Handoff, HandoffError, ProcessIdentity, ProfileTask,
-        ServeTask, WorkerStatus, worker_environment,
+        AlsoServed, Execution, ExecutorChoice, Handoff, HandoffError, LinkSettings, MemberTask,
+        Members, PoolTask, ProcessIdentity, ProfileTask, ServeTask, WorkerStatus,
+        worker_environment,
     },
 };
 use tokio::sync::mpsc;
@@ -26,10 +29,12 @@ use crate::{
     environment::{inherited, library_path},
     mps::{MAX_CLIENTS, Mps, MpsDevice},
     pipeline_options::Switch,
+    pools::{Member, Pools, watch_member},
     process::{self, Candidate, Process, Signaller},
     state_folder::StateFolder,
+    status_watch::{StatusWatch, current_status},
     worker_user::pass_secret,
-    worker_watch::{WorkerWatch, current_status},
+    worker_watch::WorkerWatch,
 };
 
 /// The worker processes of this node.
@@ -40,6 +45,7 @@ pub(super) struct Workers {
     devices: Vec<Device>,
     mps: Mps,
     running: BTreeMap<TaskId, RunningWorker>,
+    pools: Pools,
     events: mpsc::Sender<Event>,
 }
 
@@ -50,6 +56,8 @@ struct RunningWorker {
     /// The device; none for an inspection.
     device: Option<String>,
     signaller: Signaller,
+    /// The model of a member of a pool worker; `None` for a worker of its own.
+    member: Option<ModelId>,
 }
 
 /// A failure to start a worker.
@@ -79,6 +87,7 @@ impl Workers {
         events: mpsc::Sender<Event>,
     ) -> Self {
         Self {
+            pools: Pools::new(folder.worker_user().clone()),
             settings,
             folder,
             devices,
@@ -113,20 +122,17 @@ impl Workers {
         if mps.is_some() && neighbours.count() >= MAX_CLIENTS {
             return Err(StartError::TooManyClients);
         }
+        if let Some((device, replica)) = self.pooled(task) {
+            let (device, replica) = (device.clone(), replica.clone());
+            return self.begin_member(&device, &replica, task, cache);
+        }
         let handoff = self.folder.prepare(task).map_err(StartError::Folder)?;
         let share = self.compute_share(task);
         let execution = self.execution(task.program(), share, device, cache);
         let threads = execution.threads;
-        let user = self.folder.worker_user();
-        let own_user = user.uid().is_some();
-        let mut stdin = Stdio::null();
         let subcommand = match task {
             Task::Serve(replicas) => {
                 let first = replicas.first();
-                let link_secret_file = self.settings.link_secret_file.as_ref();
-                if let Some(secret) = link_secret_file.filter(|_| own_user) {
-                    stdin = pass_secret(secret).map_err(StartError::Secret)?;
-                }
                 let also = replicas.also().iter().map(|replica| AlsoServed {
                     replica: replica.id,
                     execution: self.execution(&replica.program, share, device, cache),
@@ -136,12 +142,8 @@ impl Workers {
                     execution,
                     also: also.collect(),
                     batch_size: first.batch_size,
-                    own_user,
-                    listen: SocketAddr::new(self.settings.listen_address, 0),
-                    link_secret_file: link_secret_file.filter(|_| !own_user).cloned(),
-                    link_tls: self.settings.link_tls.clone(),
-                    batch_limit_ms: u64::try_from(self.settings.batch_limit.as_millis())
-                        .unwrap_or(u64::MAX),
+                    links: self.links(),
+                    batch_limit_ms: self.batch_limit_ms(),
                 })?;
                 "serve"
             }
@@ -158,6 +160,122 @@ impl Workers {
                 handoff.write_task(&execution)?;
                 "operators"
             }
+        };
+        let mut command = self.command(subcommand, &handoff, device, threads)?;
+        command.envs(device_environment(device, share)).envs(
+            mps.iter()
+                .flat_map(|mps| mps.environment(planned_memory(task))),
+        );
+        let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
+        let pid = process.pid();
+        self.watch(task, process, handoff, None);
+        Ok(pid)
+    }
+
+    /// Returns the device and the replica of a task that a pool worker does; `None` if it gets a process of its own: the first replicas of a
+    /// device, those of other devices than CPUs, those that share a backbone, and models that have ended a pool worker before.
+    fn pooled<'a>(&'a self, task: &'a Task) -> Option<(&'a Device, &'a WantedReplica)> {
+        let Task::Serve(replicas) = task else {
+            return None;
+        };
+        let replica = replicas.first();
+        let device = self.device(task)?;
+        let is_alone = replicas.also().is_empty();
+        if !is_alone || device.backend != Backend::Cpu || !self.pools.admits(&replica.program.model)
+        {
+            return None;
+        }
+        let others = self.running.iter().filter(|(id, running)| {
+            **id != task.id()
+                && matches!(id, TaskId::Replica(_))
+                && running.member.is_none()
+                && running.device.as_ref() == Some(&device.name)
+        });
+        (others.count() >= self.settings.own_workers as usize).then_some((device, replica))
+    }
+
+    /// Begins a member of the device's pool worker, which is started if there is none.
+    fn begin_member(
+        &mut self,
+        device: &Device,
+        replica: &WantedReplica,
+        task: &Task,
+        cache: &ArtifactCache,
+    ) -> Result<u32, StartError> {
+        if !self.pools.is_running(&device.name) {
+            self.start_pool(device)?;
+        }
+        let folder = &self.folder;
+        let pool = self.pools.handoff(&device.name);
+        let handoff = folder.prepare_member(pool, replica.id, task);
+        let handoff = handoff.map_err(StartError::Folder)?;
+        handoff.write_task(&MemberTask {
+            replica: replica.id,
+            execution: self.execution(&replica.program, None, Some(device), cache),
+            batch_size: replica.batch_size,
+        })?;
+        let user = folder.worker_user();
+        user.let_read(&handoff.task_path())
+            .map_err(StartError::Folder)?;
+        let member = self.pools.begin(&device.name, replica.id)?;
+        let pid = member.pid();
+        self.watch_member(task, replica, member, handoff, None);
+        Ok(pid)
+    }
+
+    /// Starts the pool worker of a device.
+    fn start_pool(&mut self, device: &Device) -> Result<(), StartError> {
+        let handoff = self.folder.prepare_pool(&device.name);
+        let handoff = handoff.map_err(StartError::Folder)?;
+        let lock = self.folder.device_lock(&device.name);
+        handoff.write_task(&PoolTask {
+            links: self.links(),
+            pipeline: self.settings.pipeline.for_backend(device.backend),
+            batch_limit_ms: self.batch_limit_ms(),
+            reads: vec![self.folder.artifacts()],
+            writes: lock.parent().map(Path::to_owned).into_iter().collect(),
+        })?;
+        let mut command = self.command("pool", &handoff, Some(device), threads(device, None))?;
+        command.envs(device_environment(Some(device), None));
+        let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
+        tracing::info!(device.name, pid = process.pid(), "pool worker started");
+        let members = Members::new();
+        self.pools
+            .add(device.name.clone(), handoff, process, members);
+        Ok(())
+    }
+
+    /// Returns how gateways reach workers.
+    fn links(&self) -> LinkSettings {
+        let own_user = self.folder.worker_user().uid().is_some();
+        let secret_file = self.settings.link_secret_file.as_ref();
+        LinkSettings {
+            listen: SocketAddr::new(self.settings.listen_address, 0),
+            own_user,
+            secret_file: secret_file.filter(|_| !own_user).cloned(),
+            tls: self.settings.link_tls.clone(),
+        }
+    }
+
+    fn batch_limit_ms(&self) -> u64 {
+        u64::try_from(self.settings.batch_limit.as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Returns the command that starts a worker, without the environment of its device. Its task is written.
+    fn command(
+        &self,
+        subcommand: &str,
+        handoff: &Handoff,
+        device: Option<&Device>,
+        threads: u32,
+    ) -> Result<Command, StartError> {
+        let user = self.folder.worker_user();
+        let own_user = user.uid().is_some();
+        let serves = matches!(subcommand, "serve" | "pool");
+        let secret = self.settings.link_secret_file.as_ref();
+        let stdin = match secret.filter(|_| own_user && serves) {
+            Some(secret) => pass_secret(secret).map_err(StartError::Secret)?,
+            None => Stdio::null(),
         };
         user.let_read(&handoff.task_path())
             .map_err(StartError::Folder)?;
@@ -184,11 +302,6 @@ impl Workers {
             .envs(worker_environment(threads))
             .env("TMPDIR", handoff.temporary_dir())
             .envs(library_path(self.settings.libtorch.as_ref()))
-            .envs(device_environment(device, share))
-            .envs(
-                mps.iter()
-                    .flat_map(|mps| mps.environment(planned_memory(task))),
-            )
             .stdin(stdin)
             .stdout(log)
             .stderr(error_log);
@@ -199,10 +312,7 @@ impl Workers {
                 .current_dir(handoff.dir());
             user.run(&mut command);
         }
-        let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
-        let pid = process.pid();
-        self.watch(task, process, handoff, None);
-        Ok(pid)
+        Ok(command)
     }
 
     /// Returns the device of a task; `None` if it has none, or the node has not.
@@ -281,30 +391,70 @@ impl Workers {
             pid: process.pid(),
             device: task.device().map(str::to_owned),
             signaller: process.signaller(),
+            member: None,
         };
         self.running.insert(task.id(), running);
         let device = self.device(task);
         let watch = WorkerWatch {
-            id: task.id(),
+            status: self.status_watch(task, handoff, status),
             mps: self.mps_of(task.device()),
             share: self.compute_share(task),
             multiprocessors: device.and_then(|device| device.multiprocessors),
-            handoff,
-            last_status: status,
-            events: self.events.clone(),
-            obstacle: None,
         };
         tokio::spawn(watch.run(process));
     }
 
-    /// Tells a worker to finish its batches and end.
-    pub(super) fn terminate(&self, id: &TaskId) {
-        self.running[id].signaller.terminate();
+    /// Watches a member of a pool worker, like [`Self::watch`].
+    fn watch_member(
+        &mut self,
+        task: &Task,
+        replica: &WantedReplica,
+        member: Member,
+        handoff: Handoff,
+        status: Option<WorkerStatus>,
+    ) {
+        let model = &replica.program.model;
+        let running = RunningWorker {
+            pid: member.pid(),
+            device: Some(replica.device.clone()),
+            signaller: member.signaller(),
+            member: Some(model.clone()),
+        };
+        self.running.insert(task.id(), running);
+        let status = self.status_watch(task, handoff, status);
+        tokio::spawn(watch_member(status, model.clone(), member));
     }
 
-    /// Kills a worker. An MPS client is detached from the server first.
+    fn status_watch(
+        &self,
+        task: &Task,
+        handoff: Handoff,
+        status: Option<WorkerStatus>,
+    ) -> StatusWatch {
+        StatusWatch {
+            id: task.id(),
+            handoff,
+            last_status: status,
+            events: self.events.clone(),
+            obstacle: None,
+        }
+    }
+
+    /// Tells a worker to finish its batches and end.
+    pub(super) fn terminate(&mut self, id: &TaskId) {
+        let running = &self.running[id];
+        match (running.pool_device(), id) {
+            (Some(device), TaskId::Replica(replica)) => self.pools.end(device, *replica),
+            _ => running.signaller.terminate(),
+        }
+    }
+
+    /// Kills a worker, that of a pool with all its members. An MPS client is detached from the server first.
     pub(super) fn kill(&self, id: &TaskId) {
         let running = &self.running[id];
+        if let (Some(device), Some(model)) = (&running.device, &running.member) {
+            return self.pools.kill(device, model);
+        }
         let (pid, signaller) = (running.pid, running.signaller.clone());
         match self.mps_of(running.device.as_deref()) {
             None => signaller.kill(),
@@ -328,7 +478,15 @@ impl Workers {
 
     /// Removes the hand-over folder of a task without a process.
     pub(super) fn forget(&mut self, id: &TaskId) {
-        self.running.remove(id);
+        let running = self.running.remove(id);
+        let device = running.as_ref().and_then(RunningWorker::pool_device);
+        if let (Some(device), TaskId::Replica(replica)) = (device, id) {
+            let member = self.folder.pool(device).member(*replica);
+            self.folder.remove(member.dir());
+            if let Some(pool) = self.pools.forget(device, *replica) {
+                self.folder.remove(pool.dir());
+            }
+        }
         self.folder.remove(&self.folder.handoff_dir(id));
     }
 
@@ -363,6 +521,10 @@ impl Workers {
             let Some(process) = self.worker_of(&handoff, candidate) else {
                 continue;
             };
+            if let Some(device) = self.folder.device_of_pool(&dir) {
+                self.adopt_pool(&device, &handoff, process, &mut events);
+                continue;
+            }
             let task = self.folder.read_task(&dir);
             let Some(task) = task.filter(|task| !self.running.contains_key(&task.id())) else {
                 tracing::warn!(pid = process.pid(), "worker without a task killed");
@@ -383,11 +545,62 @@ impl Workers {
                 .folder
                 .read_task(&dir)
                 .is_some_and(|task| self.running.contains_key(&task.id()));
-            if !running {
+            let pool = self.folder.device_of_pool(&dir);
+            if !running && !pool.is_some_and(|device| self.pools.is_running(&device)) {
                 self.folder.remove(&dir);
             }
         }
         Ok(events)
+    }
+}
+
+impl Workers {
+    /// Adopts a pool worker of an earlier agent with those of its members that have not ended.
+    fn adopt_pool(
+        &mut self,
+        device: &str,
+        handoff: &Handoff,
+        process: Process,
+        events: &mut Vec<Event>,
+    ) {
+        let pid = process.pid();
+        let members = handoff.read_members().unwrap_or_else(|error| {
+            tracing::warn!(pid, %error, "a pool worker without members");
+            Members::new()
+        });
+        tracing::info!(device, pid, members = members.len(), "pool worker adopted");
+        self.pools
+            .add(device.to_owned(), handoff.clone(), process, members);
+        let members: Vec<(ReplicaId, Member)> = self.pools.members(device).collect();
+        for (replica, member) in members {
+            let handoff = handoff.member(replica);
+            let status = current_status(&handoff, pid);
+            let has_ended = status.as_ref().is_some_and(|status| {
+                matches!(
+                    status.phase,
+                    WorkerReport::Ended | WorkerReport::Failed { .. }
+                )
+            });
+            let task = self.folder.read_task(handoff.dir());
+            let task = task.filter(|task| !has_ended && !self.running.contains_key(&task.id()));
+            let Some(Task::Serve(replicas)) = &task else {
+                self.pools.end(device, replica);
+                continue;
+            };
+            let task = Task::Serve(replicas.clone());
+            events.push(Event::Found(task.clone(), pid));
+            if let Some(status) = &status {
+                events.push(Event::Reported(task.id(), status.phase.clone()));
+            }
+            self.watch_member(&task, replicas.first(), member, handoff, status);
+        }
+    }
+}
+
+impl RunningWorker {
+    /// Returns the device of the pool worker; `None` if the task has a process of its own.
+    fn pool_device(&self) -> Option<&str> {
+        self.device.as_deref().filter(|_| self.member.is_some())
     }
 }
 

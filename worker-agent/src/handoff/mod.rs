@@ -8,6 +8,7 @@
 
 mod environment;
 mod log_limit;
+mod members;
 mod process_identity;
 mod task;
 
@@ -22,11 +23,13 @@ use nix::fcntl::OFlag;
 
 pub use environment::{exit_code, worker_environment};
 pub use log_limit::{LOG_LIMIT, shorten_log};
+pub use members::{Members, Work, WorkNote};
 pub use packhorse_reconcile::WorkerReport;
 pub use process_identity::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use task::{
-    AlsoServed, Execution, ExecutorChoice, Optimize, PipelineSettings, ProfileTask, ServeTask,
+    AlsoServed, Execution, ExecutorChoice, LinkSettings, MemberTask, Optimize, PipelineSettings,
+    PoolTask, ProfileTask, ServeTask,
 };
 
 /// The content of `status.json`.
@@ -147,9 +150,20 @@ impl Handoff {
 
     /// Replaces a file atomically: a reader sees the old or the new content, never a part.
     fn write(&self, file: &'static str, content: &impl Serialize) -> Result<(), HandoffError> {
+        self.write_shared(file, content, |_| Ok(()))
+    }
+
+    /// Replaces a file atomically by one that this function has shared with its readers.
+    fn write_shared(
+        &self,
+        file: &'static str,
+        content: &impl Serialize,
+        share: impl FnOnce(&Path) -> io::Result<()>,
+    ) -> Result<(), HandoffError> {
         let text = serde_json::to_vec_pretty(content).expect("the hand-over structs are JSON");
         let temporary = self.dir.join(format!("{file}.new"));
         write_new(&temporary, &text)
+            .and_then(|()| share(&temporary))
             .and_then(|()| fs::rename(&temporary, self.dir.join(file)))
             .map_err(|source| {
                 // A part of it takes the room that the next attempt needs.

@@ -1,4 +1,4 @@
-//! The tasks of a worker: serve a replica, or measure a program.
+//! The tasks of a worker: serve a replica, serve those of a device that come and go, or measure a program.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -20,18 +20,26 @@ pub struct ServeTask {
     pub also: Vec<AlsoServed>,
     /// The most rows of a batch, at most [`Program::rows_limit`].
     pub batch_size: u32,
+    /// How gateways reach the worker.
+    pub links: LinkSettings,
+    /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
+    pub batch_limit_ms: u64,
+}
+
+/// How gateways reach a worker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSettings {
+    /// The address on which the worker listens for gateways. For port 0 the status contains the chosen port.
+    pub listen: SocketAddr,
     /// True if the process runs as another user than the agent. Then it gets the secret through standard input, if there is one, because it cannot read
     /// the file, and the processes of its group connect to its Unix sockets.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub own_user: bool,
-    /// The address on which the worker listens for the gateway. For port 0 the status contains the chosen port.
-    pub listen: SocketAddr,
-    /// The file with the secret shared with the gateway. Without one, anyone who reaches the address can use the worker.
-    pub link_secret_file: Option<PathBuf>,
+    /// The file with the secret shared with gateways. Without one, anyone who reaches the address can use the worker.
+    pub secret_file: Option<PathBuf>,
     /// TLS for gateways on other machines; `None` without.
-    pub link_tls: Option<LinkTls<ServerFiles>>,
-    /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
-    pub batch_limit_ms: u64,
+    pub tls: Option<LinkTls<ServerFiles>>,
 }
 
 /// Another replica of a worker.
@@ -42,6 +50,34 @@ pub struct AlsoServed {
     pub replica: ReplicaId,
     /// Its program, on the same device as the first.
     pub execution: Execution,
+}
+
+/// The task of `packhorse-worker pool`: run replicas of a device in one process, as [`Handoff::read_members`](super::Handoff::read_members) names them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolTask {
+    /// How gateways reach the replicas.
+    pub links: LinkSettings,
+    /// The overlap of successive batches, of whichever replicas.
+    pub pipeline: PipelineSettings,
+    /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
+    pub batch_limit_ms: u64,
+    /// The files and folders that the programs of the device read, such as the folder of their artifacts.
+    pub reads: Vec<PathBuf>,
+    /// The files and folders that they write, besides the hand-over folder.
+    pub writes: Vec<PathBuf>,
+}
+
+/// The task of a replica in a pool worker, in a hand-over folder of its own.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemberTask {
+    /// The replica's id. A gateway that expects another replica at its address closes the connection.
+    pub replica: ReplicaId,
+    /// The program and its device.
+    pub execution: Execution,
+    /// The most rows of a batch, at most [`Program::rows_limit`].
+    pub batch_size: u32,
 }
 
 /// The task of `packhorse-worker profile`: measure latency and memory for batch sizes 1, 2, 4, … up to the program's limit.

@@ -9,7 +9,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicU32, Ordering},
         mpsc,
     },
@@ -102,15 +102,15 @@ pub(crate) struct BatchLimitSearch {
     pub(crate) program: Arc<Program>,
     /// The content of synthetic inputs.
     pub(crate) fill: Fill,
-    /// The limit that the search lowers.
-    pub(crate) limit: Arc<BatchLimit>,
+    /// The limit that the search lowers, as long as somebody else has it.
+    pub(crate) limit: Weak<BatchLimit>,
     /// The semaphore of the worker's batches. A process that drains waits for the batches of the search, too, because an MPS client
     /// must not end with work on the GPU.
     pub(crate) batches: Arc<Semaphore>,
 }
 
 impl BatchLimitSearch {
-    /// Searches after each shortage, as long as batches are computed, and calls `found` with each new limit.
+    /// Searches after each shortage, as long as batches are computed and the limit is there, and calls `found` with each new limit.
     pub(crate) fn run(&self, shortages: mpsc::Receiver<MemoryShortage>, found: impl Fn(u32)) {
         let mut smallest = u32::MAX;
         for shortage in shortages {
@@ -123,7 +123,10 @@ impl BatchLimitSearch {
             let Some(rows) = self.find_below(&shortage) else {
                 return;
             };
-            self.limit.rows.fetch_min(rows, Ordering::Relaxed);
+            let Some(limit) = self.limit.upgrade() else {
+                return;
+            };
+            limit.rows.fetch_min(rows, Ordering::Relaxed);
             tracing::warn!(
                 batch.size = shortage.rows,
                 batch.limit = rows,
@@ -155,6 +158,7 @@ impl BatchLimitSearch {
             batch,
             rows,
             program: Arc::clone(&self.program),
+            executor: Arc::clone(&self.executor),
             receive: Duration::ZERO,
             received_at: now(),
             reply: Box::new(SearchReply(outcome)),

@@ -105,6 +105,12 @@ impl Confinement {
         self
     }
 
+    /// Allows these files and folders to be written, too. What does not exist cannot be allowed.
+    pub(crate) fn also_writing(mut self, paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.written.extend(paths);
+        self
+    }
+
     /// Confines this thread, and those that begin later.
     pub(crate) fn enter(&self) {
         match self.restrict() {

@@ -17,11 +17,11 @@ use std::{
 use packhorse_cluster::Program;
 use packhorse_mapped::{OutOfRange, peer_uid};
 use packhorse_service::is_of_this_machine;
-use packhorse_tls::{Refresh, Reloaded, ServerTls, begins_tls};
+use packhorse_tls::{Refresh, begins_tls};
 use packhorse_wire::{
     Agreement, BatchHeader, ByteRange, DecodeError, Decoder, FailureHeader, FailureKind, Features,
-    HandshakeError, Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep,
-    StageDurations, TensorHeader, ToGateway, ToWorker, WorkerIdentity,
+    HandshakeError, Hello, MAX_PAYLOAD, ResultHeader, ServerHandshake, ServerStep, StageDurations,
+    TensorHeader, ToGateway, ToWorker, WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::PipelineSettings;
 use socket2::{SockRef, TcpKeepalive};
@@ -33,6 +33,7 @@ use crate::{
     executor::{ExecutionError, Executor, OutputTensor, check_batch},
     link_stream::{self, LinkReader, LinkStream, WRITE_LIMIT},
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
+    proofs::Proofs,
     semaphore::Semaphore,
     shared_memory::SharedMemory,
 };
@@ -55,10 +56,8 @@ const READ_BUFFER: usize = 16 << 10;
 pub(super) struct Link {
     /// The identity that the worker proves to gateways.
     pub(super) identity: WorkerIdentity,
-    /// The secret shared with gateways.
-    pub(super) secret: LinkSecret,
-    /// TLS for gateways on other machines.
-    pub(super) tls: Option<Arc<Reloaded<ServerTls>>>,
+    /// What the worker proves, and gateways to it.
+    pub(super) proofs: Proofs,
     /// The program.
     pub(super) program: Arc<Program>,
     /// The most rows that fit into memory.
@@ -94,6 +93,11 @@ impl OpenConnections {
         for answers in open.answers.values() {
             let _ = answers.send(Answer::without_batch(ToGateway::Draining));
         }
+    }
+
+    /// Returns true if all gateways are told to send no more batches.
+    pub(super) fn is_draining(&self) -> bool {
+        self.0.lock().expect("no holder panics").draining
     }
 
     /// Adds a connection and returns its key; `None` if the worker is draining.
@@ -251,7 +255,7 @@ fn serve_begun(begun: Result<LinkStream, ConnectionError>, link: &Link) {
 /// Begins a connection: in clear text if the worker has no certificate or the gateway is on this machine and wants none, else within TLS.
 fn begin(stream: TcpStream, link: &Link) -> Result<LinkStream, ConnectionError> {
     configure_socket(&stream)?;
-    let Some(tls) = &link.tls else {
+    let Some(tls) = &link.proofs.tls else {
         return Ok(LinkStream::Plain(stream));
     };
     let mut first = [0];
@@ -422,7 +426,7 @@ fn shake_hands(
     };
     // The thread's generator is cryptographic and seeded by the operating system.
     let hello = Hello::new(features, rand::random());
-    let mut handshake = ServerHandshake::new(link.secret.clone(), hello, link.identity);
+    let mut handshake = ServerHandshake::new(link.proofs.secret.clone(), hello, link.identity);
     let deadline = now() + HANDSHAKE_LIMIT;
     loop {
         let Some(message) = receiver.next_message(Some(deadline))? else {
@@ -547,11 +551,12 @@ fn receive_batch(
         batch,
         rows,
         program: Arc::clone(&link.program),
+        executor: Arc::clone(&link.executor),
         receive: received_at - started,
         received_at,
         reply: Box::new(reply),
     };
-    link.pipeline.push_or_run(received, &*link.executor);
+    link.pipeline.push_or_run(received);
     Ok(())
 }
 

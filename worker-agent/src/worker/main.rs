@@ -19,9 +19,13 @@ mod executor;
 mod inspect;
 mod kernel_recorder;
 mod link_stream;
+mod listeners;
 mod measure;
 mod pipeline;
+mod pool;
+mod process_memory;
 mod profile;
+mod proofs;
 mod semaphore;
 mod serve;
 mod shared_memory;
@@ -48,6 +52,9 @@ struct Cli {
 enum Command {
     /// Run a replica: load a program, then answer batches until SIGTERM
     Serve(HandoffOptions),
+    /// Run replicas of a device in one process, as its agent names them, until SIGTERM
+    #[command(hide = true)]
+    Pool(HandoffOptions),
     /// Measure the latency and memory of a program, then exit
     Profile(HandoffOptions),
     /// Measure the throughput of the pipeline under full load, and print it as JSON
@@ -107,8 +114,10 @@ fn main() {
         // Before this process belongs to root in /proc.
         inspect::yield_to_others();
     }
-    if let Command::Serve(options) | Command::Profile(options) | Command::Operators(options) =
-        &cli.command
+    if let Command::Serve(options)
+    | Command::Pool(options)
+    | Command::Profile(options)
+    | Command::Operators(options) = &cli.command
         && options.hide_memory
     {
         // A program that gains rights would be the way around.
@@ -119,6 +128,7 @@ fn main() {
     }
     let code = match cli.command {
         Command::Serve(options) => serve::serve(&Handoff::new(options.dir), options.confine),
+        Command::Pool(options) => pool::pool(&Handoff::new(options.dir), options.confine),
         Command::Profile(options) => profile::profile(&Handoff::new(options.dir), options.confine),
         Command::Bench(options) => bench::bench(&options),
         Command::Inspect(options) => inspect::inspect(&options),

@@ -43,7 +43,8 @@ impl StatusReporter {
         reporter
     }
 
-    fn of(handoff: &Handoff) -> Self {
+    /// Creates a reporter of a replica in a process that has others, too.
+    pub(crate) fn of(handoff: &Handoff) -> Self {
         let shared = Shared {
             handoff: handoff.clone(),
             process: ProcessIdentity::current(),

@@ -15,24 +15,24 @@ use crate::{
     torch::{self, modules},
 };
 
-const SECRET: &[u8] = b"a token!, and more";
+pub(crate) const SECRET: &[u8] = b"a token!, and more";
 /// A user without an entry in the system.
 const USER: u32 = 61_234;
 
-fn reader() -> ServeTask {
+pub(crate) fn reader() -> ServeTask {
     let (path, bytes) = (tensor("path", "FP32", &[-1]), tensor("bytes", "FP32", &[8]));
     torch::task("Reader", program(0, vec![path], vec![bytes]))
 }
 
 /// Asks the program for a file.
-fn ask(link: &mut Link, id: u64, file: &Path) {
+pub(crate) fn ask(link: &mut Link, id: u64, file: &Path) {
     let name: Vec<f32> = file.to_str().unwrap().bytes().map(f32::from).collect();
     let length = name.len().try_into().unwrap();
     link.send(id, 1, &[Tensor::fp32(&[length], &name)]);
 }
 
 /// Returns the first bytes of a file that the program reads.
-fn read(link: &mut Link, id: u64, file: &Path) -> Vec<u8> {
+pub(crate) fn read(link: &mut Link, id: u64, file: &Path) -> Vec<u8> {
     ask(link, id, file);
     let (_, outputs) = link.result();
     let values = outputs[0].bytes.chunks_exact(4);
@@ -48,7 +48,7 @@ fn a_program_reads_the_files_of_its_worker_and_none_of_a_gateway_on_the_same_mac
     let mut task = reader();
     let secret = dir.path().join("link-secret");
     fs::write(&secret, SECRET).unwrap();
-    task.link_secret_file = Some(secret.clone());
+    task.links.secret_file = Some(secret.clone());
 
     // Without confinement the program has what its user has.
     let worker = Worker::serve(&task);
@@ -85,7 +85,7 @@ fn a_program_of_a_user_of_its_own_reads_no_file_of_a_gateway_without_landlock() 
     fs::write(&token, SECRET).unwrap();
     fs::set_permissions(&token, Permissions::from_mode(0o600)).unwrap();
     let mut task = reader();
-    task.own_user = true;
+    task.links.own_user = true;
     let worker = Worker::serve_as(USER, &task, SECRET);
     assert!(Link::connect(worker.address(), &task, b"another").is_err());
     let mut link = Link::connect(worker.address(), &task, SECRET).unwrap();

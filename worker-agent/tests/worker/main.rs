@@ -27,6 +27,8 @@ mod local;
 mod package;
 #[cfg(feature = "torch")]
 mod pipeline;
+#[cfg(feature = "torch")]
+mod pool;
 mod process;
 mod simulated;
 #[cfg(feature = "torch")]

@@ -21,8 +21,8 @@ use nix::{
 };
 use packhorse_cluster::{Dim, Program, TensorSpec};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, Optimize, PipelineSettings, ProfileTask, ServeTask,
-    WorkerReport, worker_environment,
+    Execution, ExecutorChoice, Handoff, LinkSettings, Optimize, PipelineSettings, PoolTask,
+    ProfileTask, ServeTask, WorkerReport, worker_environment,
 };
 use serde::Serialize;
 use tempfile::TempDir;
@@ -57,6 +57,12 @@ impl Worker {
     #[cfg(feature = "torch")]
     pub(crate) fn operators(execution: &Execution) -> Self {
         Self::spawn("operators", execution, &[])
+    }
+
+    /// Starts a pool worker with these flags.
+    #[cfg(feature = "torch")]
+    pub(crate) fn pool(task: &PoolTask, flags: &[&str]) -> Self {
+        Self::spawn_with("pool", flags, task, &[])
     }
 
     /// Starts the worker as an agent does, confined to its own files.
@@ -189,7 +195,7 @@ impl Drop for Worker {
     }
 }
 
-fn wait_for_some<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+pub(crate) fn wait_for_some<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + LIMIT;
     loop {
         if let Some(found) = attempt() {
@@ -246,10 +252,12 @@ pub(crate) fn serve_task(execution: Execution) -> ServeTask {
         batch_size: execution.program.rows_limit(),
         execution,
         also: Vec::new(),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        link_tls: None,
-        link_secret_file: None,
-        own_user: false,
+        links: LinkSettings {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            own_user: false,
+            secret_file: None,
+            tls: None,
+        },
         batch_limit_ms: 60_000,
     }
 }

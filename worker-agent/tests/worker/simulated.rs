@@ -96,7 +96,7 @@ fn a_batch_may_come_in_small_pieces() {
 fn the_link_secret_keeps_strangers_out_and_lets_the_gateway_in() {
     let dir = tempfile::tempdir().unwrap();
     let mut task = task(1);
-    task.link_secret_file = Some(file(&dir, "secret", b"correct horse\n"));
+    task.links.secret_file = Some(file(&dir, "secret", b"correct horse\n"));
     let worker = Worker::serve(&task);
     let address = worker.address();
     let refused = |secret: &[u8]| Link::connect(address, &task, secret).err();
@@ -298,7 +298,7 @@ fn a_worker_without_a_readable_secret_does_not_open_the_link() {
     let dir = tempfile::tempdir().unwrap();
     for path in [file(&dir, "empty", b" \n"), dir.path().join("missing")] {
         let mut task = task(1);
-        task.link_secret_file = Some(path);
+        task.links.secret_file = Some(path);
         let (reason, permanent) = Worker::serve(&task).failure();
         assert!(reason.starts_with("link secret file: "), "{reason}");
         assert!(!reason.contains(dir.path().to_str().unwrap()), "{reason}");

@@ -42,6 +42,17 @@ pub(crate) struct Restart {
     rounds: u32,
 }
 
+/// The flags of `pool-worker`.
+#[derive(clap::Args)]
+pub(crate) struct PoolWorker {
+    /// Number of models
+    #[arg(long, default_value_t = 40)]
+    models: u32,
+    /// Number of measurements of each case, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+}
+
 /// The flags of `observability`.
 #[derive(clap::Args)]
 pub(crate) struct Observability {
@@ -96,6 +107,17 @@ pub(crate) fn isolation(options: &Isolation) -> anyhow::Result<()> {
 pub(crate) fn restart(options: &Restart) -> anyhow::Result<()> {
     measure(
         "restart",
+        &[
+            ("models", options.models.to_string()),
+            ("rounds", options.rounds.to_string()),
+        ],
+    )
+}
+
+/// Writes `docs/benchmarks/pool-worker.md`.
+pub(crate) fn pool_worker(options: &PoolWorker) -> anyhow::Result<()> {
+    measure(
+        "pool_worker",
         &[
             ("models", options.models.to_string()),
             ("rounds", options.rounds.to_string()),

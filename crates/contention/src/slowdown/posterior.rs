@@ -69,7 +69,8 @@ impl Effect {
         matches!(self, Self::Pair(..) | Self::OperatingPoint(..))
     }
 
-    fn models(self) -> impl Iterator<Item = ModelNumber> {
+    /// Returns the models that the effect is one of; none for the common effects.
+    pub(super) fn models(self) -> impl Iterator<Item = ModelNumber> {
         let (first, second) = match self {
             Self::Unsaturated | Self::Saturated => (None, None),
             Self::ProfileError(model)

@@ -303,6 +303,44 @@ fn memory_stays_bounded_however_many_models_are_observed() {
     assert!(learned.kinds.len() <= MAX_KINDS);
 }
 
+#[test]
+fn a_device_with_thousands_of_replicas_teaches_the_effects_of_the_busiest() {
+    let names: Vec<String> = (0..3_000).map(|number| format!("m{number}")).collect();
+    let models: Vec<(&str, f64)> = names.iter().map(|name| (&**name, 20.0)).collect();
+    let profiles = profiles(&models);
+    let replica = |(number, name): (usize, &String)| ReplicaObservation {
+        model: model(name),
+        compute_share: None,
+        batches: 200,
+        mean_rows: 8.0,
+        // The first two compute, beside many that hardly do.
+        busy: if number < 2 { 0.8 } else { 1e-6 },
+        slowdown: if number < 2 { 1.5 } else { 1.0 },
+    };
+    let observation = DeviceObservation {
+        kind: kind(),
+        replicas: names.iter().enumerate().map(replica).collect(),
+    };
+    let mut learned = SlowdownModel::default();
+    for _ in 0..5 {
+        // With an effect for each pair, the covariance of one observation would have gigabytes.
+        learned.observe(&observation, &profiles);
+    }
+    let device: Vec<ColocatedReplica<'_>> = colocated_replicas(&observation, &profiles);
+    let beside = |subject: usize, neighbour: usize| {
+        let neighbour = ColocatedReplica {
+            busy: 1.0,
+            ..device[neighbour]
+        };
+        learned
+            .predict(&kind(), &device[subject], &[neighbour])
+            .mean
+    };
+    assert!(beside(0, 1) > 1.2, "{}", beside(0, 1));
+    // Of one that hardly computed nothing was learned but what holds for all.
+    assert!(beside(0, 2_999) < beside(0, 1));
+}
+
 fn busy() -> impl Strategy<Value = f64> {
     0.05..1.0_f64
 }

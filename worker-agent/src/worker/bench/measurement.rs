@@ -181,7 +181,7 @@ impl<'a> Bench<'a> {
 
     /// Runs the pipeline, which gets another batch as soon as there is memory for it.
     fn run_pipeline(&self, inputs: &[TensorHeader]) -> Result<PipelineRun, String> {
-        let pipeline = Pipeline::new(self.execution.pipeline);
+        let pipeline = Pipeline::new(self.execution.pipeline, None);
         let (outcome_sender, outcomes) = mpsc::channel();
         let load = LoadGenerator {
             pipeline: &pipeline,
@@ -201,7 +201,7 @@ impl<'a> Bench<'a> {
                 load.pipeline.close();
                 generated
             });
-            let computed = pipeline.run(&*self.executor);
+            let computed = pipeline.run();
             let generated = generator.join().expect("the generator does not panic");
             let collected = collector.join().expect("the collector does not panic");
             (computed, generated, collected)
@@ -306,6 +306,7 @@ impl LoadGenerator<'_> {
                 batch,
                 rows: self.rows,
                 program: Arc::clone(&program),
+                executor: Arc::clone(executor),
                 receive: received_at - started,
                 received_at,
                 reply: Box::new(BenchReply(outcomes.clone())),

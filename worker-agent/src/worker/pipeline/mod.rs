@@ -18,7 +18,7 @@ use std::{
 
 use packhorse_cluster::Program;
 use packhorse_wire::StageDurations;
-use packhorse_worker_agent::handoff::PipelineSettings;
+use packhorse_worker_agent::handoff::{PipelineSettings, WorkNote};
 
 use crate::{
     clock::now,
@@ -52,6 +52,8 @@ pub(crate) struct ReceivedBatch {
     pub(crate) rows: u32,
     /// The program that the batch is for.
     pub(crate) program: Arc<Program>,
+    /// The executor that prepared the batch.
+    pub(crate) executor: Arc<dyn Executor>,
     /// The time from the header to the last byte.
     pub(crate) receive: Duration,
     /// The time at which the last byte was received.
@@ -82,6 +84,8 @@ struct State {
     phase: Phase,
     /// The reason of [`Phase::Failed`].
     failure: Option<String>,
+    /// Where the model is noted whose batch began last, for whoever finds the process crashed.
+    note: Option<WorkNote>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -100,6 +104,7 @@ enum Phase {
 struct BatchInFlight {
     rows: u32,
     program: Arc<Program>,
+    executor: Arc<dyn Executor>,
     receive: Duration,
     received_at: Instant,
     reply: Box<dyn BatchReply>,
@@ -112,8 +117,8 @@ struct BatchInFlight {
 pub(crate) struct DeviceFailed(pub(crate) String);
 
 impl Pipeline {
-    /// Creates an open pipeline, which computes nothing until [`Pipeline::run`].
-    pub(crate) fn new(settings: PipelineSettings) -> Self {
+    /// Creates an open pipeline, which computes nothing until [`Pipeline::run`]. With a note, it says there for which model it computes.
+    pub(crate) fn new(settings: PipelineSettings, note: Option<WorkNote>) -> Self {
         Self {
             settings,
             state: Mutex::new(State {
@@ -123,6 +128,7 @@ impl Pipeline {
                 last_compute: None,
                 phase: Phase::Open,
                 failure: None,
+                note,
             }),
             changed: Condvar::new(),
             answering: Mutex::new(()),
@@ -130,7 +136,7 @@ impl Pipeline {
     }
 
     /// Accepts a batch. If none is before it, and it is expected to take less time than to wake the computing thread, it is computed here.
-    pub(crate) fn push_or_run(&self, batch: ReceivedBatch, executor: &dyn Executor) {
+    pub(crate) fn push_or_run(&self, batch: ReceivedBatch) {
         let mut state = self.lock();
         let is_short = state.last_compute.is_some_and(|time| time < SHORT);
         let is_free = state.waiting.is_empty() && state.in_flight.is_empty();
@@ -141,7 +147,7 @@ impl Pipeline {
         let batch = state.begin(batch);
         drop(state);
         // A failure of the device ends the computing thread, too, which reports it.
-        let _ = self.answer_first(batch.run(), executor);
+        let _ = self.answer_first(batch.run());
         if !self.lock().waiting.is_empty() {
             self.changed.notify_all();
         }
@@ -172,23 +178,22 @@ impl Pipeline {
         self.changed.notify_all();
     }
 
-    /// Computes batches until there will be no more, those that wait for the executor together where it takes less time so. Must be called on
-    /// the thread on which the executor was started.
+    /// Computes batches until there will be no more, those that wait together where their executor takes less time so. Should be called on the
+    /// thread on which the executors are started.
     ///
     /// # Errors
     /// If the device fails.
-    pub(crate) fn run(&self, executor: &dyn Executor) -> Result<(), DeviceFailed> {
+    pub(crate) fn run(&self) -> Result<(), DeviceFailed> {
         if !self.settings.streams {
-            let most_rows = executor.most_rows_together();
-            while let Some(batch) = self.next_batch() {
-                let more = self.more_batches(most_rows);
+            while let Some((batch, executor)) = self.next_batch() {
+                let more = self.more_batches(executor.most_rows_together());
                 if more.is_empty() {
-                    self.answer_first(batch.run(), executor)?;
+                    self.answer_first(batch.run())?;
                     continue;
                 }
                 let batches = iter::once(batch).chain(more).collect();
                 for outcome in executor.run_together(batches) {
-                    self.answer_first(outcome, executor)?;
+                    self.answer_first(outcome)?;
                 }
             }
             let failure = self.lock().failure.take();
@@ -199,7 +204,7 @@ impl Pipeline {
         let (compute_sender, computed) = mpsc::sync_channel::<Result<_, _>>(capacity);
         thread::scope(|scope| {
             scope.spawn(move || {
-                while let Some(batch) = self.next_batch() {
+                while let Some((batch, _)) = self.next_batch() {
                     if load_sender.send(batch.copy_in()).is_err() {
                         return;
                     }
@@ -208,7 +213,7 @@ impl Pipeline {
             let copy_out = scope.spawn(move || {
                 for batch in computed {
                     let outcome = batch.and_then(|batch: Box<dyn ComputedBatch>| batch.copy_out());
-                    self.answer_first(outcome, executor)?;
+                    self.answer_first(outcome)?;
                 }
                 Ok(())
             });
@@ -226,7 +231,7 @@ impl Pipeline {
     }
 
     /// Waits for a batch, and for room for it in the stages. Returns `None` if there will be none.
-    fn next_batch(&self) -> Option<Box<dyn PreparedBatch>> {
+    fn next_batch(&self) -> Option<(Box<dyn PreparedBatch>, Arc<dyn Executor>)> {
         let limit = if self.settings.streams {
             self.settings.in_flight as usize
         } else {
@@ -245,10 +250,12 @@ impl Pipeline {
             .wait_while(self.lock(), must_wait)
             .expect("no holder panics");
         let received = state.waiting.pop_front()?;
-        Some(state.begin(received))
+        let executor = Arc::clone(&received.executor);
+        Some((state.begin(received), executor))
     }
 
-    /// Returns the batches that wait and can be computed together with those in flight, as long as they have at most this many rows.
+    /// Returns the batches that wait and can be computed together with those in flight, as long as they have at most this many rows. An executor
+    /// that runs batches together has the pipeline to itself and those that were started with it.
     fn more_batches(&self, most_rows: u32) -> Vec<Box<dyn PreparedBatch>> {
         let mut state = self.lock();
         let mut rows: u32 = state.in_flight.iter().map(|batch| batch.rows).sum();
@@ -265,17 +272,17 @@ impl Pipeline {
     }
 
     /// Answers the first batch in flight.
-    fn answer_first(
-        &self,
-        outcome: Result<Executed, ExecutionError>,
-        executor: &dyn Executor,
-    ) -> Result<(), DeviceFailed> {
+    fn answer_first(&self, outcome: Result<Executed, ExecutionError>) -> Result<(), DeviceFailed> {
         let _in_order = self.answering.lock().expect("no holder panics");
         let first = {
             let mut state = self.lock();
             state.first_since = now();
             state.last_compute = outcome.as_ref().ok().map(|executed| executed.compute);
-            state.in_flight.pop_front()
+            let first = state.in_flight.pop_front();
+            if let Some(note) = state.note.as_ref().filter(|_| state.in_flight.is_empty()) {
+                note.end();
+            }
+            first
         };
         // Without streams this thread is the one that would wait for room.
         if self.settings.streams {
@@ -302,7 +309,7 @@ impl Pipeline {
             }
             Err(error) => {
                 if matches!(error, ExecutionError::OutOfMemory(_)) {
-                    executor.release_memory();
+                    batch.executor.release_memory();
                 }
                 batch.reply.send_failure(error);
             }
@@ -363,9 +370,13 @@ impl State {
         if self.in_flight.is_empty() {
             self.first_since = now();
         }
+        if let Some(note) = &self.note {
+            note.begin(&received.program.model);
+        }
         self.in_flight.push_back(BatchInFlight {
             rows: received.rows,
             program: received.program,
+            executor: received.executor,
             receive: received.receive,
             received_at: received.received_at,
             reply: received.reply,

@@ -150,9 +150,9 @@ impl TestBench {
             streams,
             graphs: false,
         };
-        let pipeline = Arc::new(Pipeline::new(settings));
+        let pipeline = Arc::new(Pipeline::new(settings, None));
         let runs = Arc::clone(&pipeline);
-        let running = Some(thread::spawn(move || runs.run(&NoExecutor)));
+        let running = Some(thread::spawn(move || runs.run()));
         let (starting, began) = mpsc::channel();
         let (answer, answers) = mpsc::channel();
         Self {
@@ -197,7 +197,7 @@ impl TestBench {
     fn receive(&mut self, number: u32) -> JoinHandle<()> {
         let batch = self.batch(number, true, None);
         let pipeline = Arc::clone(&self.pipeline);
-        thread::spawn(move || pipeline.push_or_run(batch, &NoExecutor))
+        thread::spawn(move || pipeline.push_or_run(batch))
     }
 
     fn batch(
@@ -227,6 +227,7 @@ impl TestBench {
             batch: Box::new(batch),
             rows: 1,
             program: Arc::new(program()),
+            executor: Arc::new(NoExecutor),
             receive: Duration::ZERO,
             received_at: now(),
             reply: Box::new(reply),

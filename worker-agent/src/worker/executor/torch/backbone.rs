@@ -11,7 +11,6 @@ use super::{
     error::TorchError,
     executor::TorchExecutor,
     options::StartOptions,
-    process_memory,
     programs::Programs,
     shim::Backbone,
     verify,
@@ -39,7 +38,7 @@ pub(in crate::executor) fn start_together(
     if all.iter().any(|options| options.optimize == Optimize::Off) {
         return Err(StartError::transient("programs as they are share nothing"));
     }
-    let shared_before = process_memory::shared();
+    let shared_before = crate::process_memory::shared();
     let references = all.iter().map(|options| {
         verify::reference_if_wanted(&Start {
             options,

@@ -11,7 +11,6 @@ use super::{
     device::{BatchBuffers, Code, Device, Streams},
     error::TorchError,
     options::StartOptions,
-    process_memory,
     programs::Programs,
     record_graphs::record,
     shim::{self, Buffer, Module, Optimization, RegisteredMemory, Rewriting},
@@ -204,7 +203,9 @@ impl Executor for TorchExecutor {
     fn memory(&self, _batch_size: u32) -> Option<ByteCount> {
         match self.device.cuda_index {
             Some(index) => shim::cuda_peak_memory(index).map(ByteCount::new),
-            None => Some(process_memory::peak_resident()?.saturating_sub(self.shared_before?)),
+            None => {
+                Some(crate::process_memory::peak_resident()?.saturating_sub(self.shared_before?))
+            }
         }
     }
 

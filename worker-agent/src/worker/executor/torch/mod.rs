@@ -13,7 +13,6 @@ mod inspect;
 mod networks;
 mod options;
 mod package;
-mod process_memory;
 mod profiler;
 mod programs;
 mod record_graphs;

@@ -22,7 +22,6 @@ use serde::Deserialize;
 use super::{
     attempt::{Start, configure},
     options::StartOptions,
-    process_memory,
     programs::Programs,
     shim::Optimization,
     start::start,
@@ -212,7 +211,7 @@ fn what_libtorch_rewrites_wrongly_is_found_when_it_is_loaded() {
         let start = Start {
             options: &options,
             names: Programs::from_single(String::new()),
-            shared_before: process_memory::shared(),
+            shared_before: crate::process_memory::shared(),
         };
         let unverified = start.unverified(Optimization::Unguarded);
         let is_wrong = match &unverified {

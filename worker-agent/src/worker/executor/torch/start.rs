@@ -6,7 +6,7 @@ use super::{
     attempt::{Start, configure},
     file_kind::FileKind,
     options::StartOptions,
-    package, process_memory,
+    package,
     programs::Programs,
     shim::Optimization,
     verify,
@@ -33,7 +33,7 @@ pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, 
         } else {
             Programs::from_single(String::new())
         },
-        shared_before: process_memory::shared(),
+        shared_before: crate::process_memory::shared(),
     };
     if is_package {
         start.unverified(Optimization::Compiled)

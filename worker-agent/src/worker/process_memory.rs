@@ -5,7 +5,7 @@ use std::fs;
 use packhorse_cluster::ByteCount;
 
 /// Returns the resident memory that processes with the same program and libraries share: all that is not anonymous.
-pub(super) fn shared() -> Option<ByteCount> {
+pub(crate) fn shared() -> Option<ByteCount> {
     shared_of(&status()?)
 }
 
@@ -14,7 +14,7 @@ fn shared_of(status: &str) -> Option<ByteCount> {
 }
 
 /// Returns the largest resident memory so far.
-pub(super) fn peak_resident() -> Option<ByteCount> {
+pub(crate) fn peak_resident() -> Option<ByteCount> {
     field(&status()?, "VmHWM:")
 }
 
