@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeMetric, Datatype, DeviceReport, Dim, Discipline, Generation,
-    ModelId, ModelSpec, Padding, Percent, PolicyOptions, Priority, ProfileTable, Program, RateMode,
-    Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
-    VariantOf,
+    ModelId, ModelName, ModelSpec, Padding, Percent, PolicyOptions, Priority, ProfileTable,
+    Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
+    Scheduling, TensorSpec, VariantOf,
 };
 use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
 use packhorse_estimator::OperatorGraph;
@@ -475,6 +475,28 @@ async fn settings_change_one_by_one() {
         discipline: discipline.discipline,
     };
     assert_eq!(store.settings().await.unwrap(), all);
+}
+
+#[tokio::test]
+async fn needs_are_replaced_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    assert_eq!(store.needs().await.unwrap(), BTreeMap::new());
+    let needs = |needs: &[(&str, f64)]| -> BTreeMap<ModelName, RequestsPerSecond> {
+        let rate = |rate: f64| RequestsPerSecond::new(rate).unwrap();
+        let needs = needs.iter();
+        needs
+            .map(|(name, need)| (name.parse().unwrap(), rate(*need)))
+            .collect()
+    };
+    for needs in [
+        needs(&[("a", 2.5), ("b", 1e-3)]),
+        needs(&[("b", 7.0), ("c", 0.0)]),
+    ] {
+        store.set_needs(&needs).await.unwrap();
+        drop(store.settings().await.unwrap());
+        assert_eq!(store.needs().await.unwrap(), needs);
+    }
 }
 
 #[tokio::test]

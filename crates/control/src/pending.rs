@@ -46,6 +46,8 @@ pub(crate) enum Behind {
     Operators(ModelId),
     /// The split of a model.
     Split(ModelName),
+    /// The measured needs of all models.
+    Needs,
 }
 
 /// A change that an admin made.

@@ -43,6 +43,7 @@ impl Store {
             plans: Vec::new(),
             profiles: ProfileTable::default(),
             pairs: BTreeMap::new(),
+            needs: BTreeMap::new(),
             settings: Settings::default(),
         })
     }
@@ -165,6 +166,7 @@ impl Store {
                 disk.settings.options = options.or(disk.settings.options);
                 disk.settings.discipline = discipline.or(disk.settings.discipline);
             }
+            Write::SetNeeds(needs) => disk.needs = needs,
             Write::InsertPlan(plan, outcome) => {
                 if plan.generation <= newest {
                     return Err(WriteError::Exists);

@@ -61,6 +61,7 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
         Write::ScheduleNode(node) => ("the scheduling of a node", store.schedule_node(&node).await),
         Write::DeleteNode(name) => ("the removal of a node", store.delete_node(&name).await),
         Write::UpdateSettings(settings) => ("settings", store.update_settings(&settings).await),
+        Write::SetNeeds(needs) => ("the measured needs", store.set_needs(&needs).await),
         Write::InsertPlan(plan, outcome) => {
             ("a plan", store.insert_plan(&plan, outcome.as_ref()).await)
         }
