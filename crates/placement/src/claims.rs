@@ -22,6 +22,7 @@
 //! Problems without needs have no claims: policies are compared on the rates as they are.
 
 mod priority_order;
+mod shares;
 
 use std::collections::BTreeSet;
 
@@ -30,8 +31,8 @@ use packhorse_cluster::{
     PlannedReplica, Priority, Problem, RequestsPerSecond, Shortfall,
 };
 
-use self::priority_order::PriorityOrder;
-use crate::{bound::least_cost, candidates::Candidates, goodput};
+use self::{priority_order::PriorityOrder, shares::Shares};
+use crate::{candidates::Candidates, goodput};
 
 /// The parts of the rates above the needs that are tried one after the other.
 const PARTS: [f64; 2] = [0.5, 0.0];
@@ -41,8 +42,6 @@ const TOLERANCE: f64 = 0.05;
 const SERIOUS: usize = 100;
 /// The rate of a model that gets as good as no requests, in requests/s.
 const IDLE: f64 = 0.02;
-/// The part of the devices' time that is shared out. Queues and neighbours take the rest.
-const USABLE: f64 = 0.8;
 /// The step, in thousandths, in which lost and lacking parts of models count where models of a lower priority would pay for them. A smaller
 /// difference is within the error of the estimate.
 const STEP: usize = 50;
@@ -384,67 +383,6 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// The rates that models claim, in requests/s.
-struct Shares {
-    /// The part of each model's need that its fair share of the devices carries.
-    fair: Vec<RequestsPerSecond>,
-    /// The fair share, and the part of the rest of the rate that a model of a higher priority may take from the others.
-    entitled: Vec<RequestsPerSecond>,
-}
-
-impl Shares {
-    /// Shares the time of the devices out, from the highest priority to the lowest: first what the models of a priority need, then what
-    /// else they ask for, unless no model has a lower priority.
-    fn new(problem: &Problem, levels: &[usize]) -> Self {
-        // What no device serves in time takes no time of one.
-        let cost = |(index, model): (ModelIndex, &DemandedModel)| {
-            let cost = least_cost(problem, index, model.latency_scale);
-            if cost.is_finite() { cost } else { 0.0 }
-        };
-        let costs: Vec<f64> = problem.models().map(cost).collect();
-        let mut left = USABLE * problem.devices.len() as f64;
-        // Returns what the models of a level get of these demands.
-        let mut share_out = |level: usize, demands: &[f64]| -> Vec<f64> {
-            let is_member = |model: usize| levels[model] == level;
-            let models = 0..demands.len();
-            let times = models.filter(|model| is_member(*model));
-            let mut times: Vec<f64> = times.map(|model| demands[model] * costs[model]).collect();
-            let limit = max_min_level(&mut times, left.max(0.0));
-            let shares = demands.iter().zip(&costs).enumerate();
-            let shares = shares.map(|(model, (demand, cost))| match demand * cost > limit {
-                _ if !is_member(model) => 0.0,
-                true => limit / cost,
-                false => *demand,
-            });
-            let shares: Vec<f64> = shares.collect();
-            left -= shares
-                .iter()
-                .zip(&costs)
-                .map(|(share, cost)| share * cost)
-                .sum::<f64>();
-            shares
-        };
-        let needs: Vec<f64> = problem.models.iter().map(needed).collect();
-        let mut fair = vec![0.0; needs.len()];
-        let mut more = vec![0.0; needs.len()];
-        let lowest = levels.iter().copied().max().unwrap_or(0);
-        for level in 0..=lowest {
-            add(&mut fair, &share_out(level, &needs));
-            if level < lowest {
-                let models = problem.models.iter().zip(&needs);
-                let rest = models.map(|(model, need)| model.rate.get() - need);
-                let rest: Vec<f64> = rest.collect();
-                add(&mut more, &share_out(level, &rest));
-            }
-        }
-        let entitled = fair.iter().zip(&more).map(|(fair, more)| rate(fair + more));
-        Self {
-            entitled: entitled.collect(),
-            fair: fair.into_iter().map(rate).collect(),
-        }
-    }
-}
-
 /// Returns a number as a rate; none for a number that is no rate.
 fn rate(number: f64) -> RequestsPerSecond {
     RequestsPerSecond::new(number).unwrap_or(RequestsPerSecond::ZERO)
@@ -453,13 +391,6 @@ fn rate(number: f64) -> RequestsPerSecond {
 /// Returns true if all claims of some priorities are met.
 fn is_kept(harms: &[Harm]) -> bool {
     harms.iter().all(|harm| *harm == Harm::NONE)
-}
-
-/// Adds the elements of a list to those of another.
-fn add(sums: &mut [f64], list: &[f64]) {
-    for (sum, element) in sums.iter_mut().zip(list) {
-        *sum += element;
-    }
 }
 
 /// Returns the part of a model's rate that no other model of its priority may take; the rate where no need is known.
@@ -488,20 +419,6 @@ fn with_rates(problem: &Problem, rates: &[RequestsPerSecond]) -> Problem {
         model.rate = *rate;
     }
     problem
-}
-
-/// Returns the limit of each demand with which their sum is at most `capacity`, and the smallest are served whole.
-fn max_min_level(demands: &mut [f64], capacity: f64) -> f64 {
-    demands.sort_by(f64::total_cmp);
-    let mut left = capacity;
-    for (served, demand) in demands.iter().enumerate() {
-        let level = left / (demands.len() - served) as f64;
-        if *demand > level {
-            return level;
-        }
-        left -= demand;
-    }
-    f64::INFINITY
 }
 
 /// Returns the current replicas without those that break a rule of the problem.

@@ -7,7 +7,7 @@ use packhorse_cluster::{
 };
 use proptest::{collection::vec, prelude::*};
 
-use super::max_min_level;
+use super::shares::max_min_level;
 use crate::{
     Budget, PlanningOptions, estimate, policy,
     tests::{device, equal_devices, profiles},
