@@ -51,6 +51,8 @@ pub(crate) struct Claims<'a> {
     problem: &'a Problem,
     /// The number of the priorities above that of each model which other models have.
     levels: Vec<usize>,
+    /// True for the models that some device can serve.
+    reachable: Vec<bool>,
     /// The problem with the fair share of each need as the rate.
     fair: Problem,
     /// The problem with the need of each model as the rate, whatever is fair.
@@ -106,6 +108,8 @@ impl<'a> Claims<'a> {
         }
         let levels = levels(problem);
         let shares = Shares::new(problem, &levels);
+        let models = 0..problem.models.len();
+        let reachable: Vec<bool> = models.map(|model| shares.is_reachable(model)).collect();
         let fair = with_rates(problem, &shares.fair);
         let entitled = with_rates(problem, &shares.entitled);
         let current = valid_current(problem);
@@ -132,6 +136,7 @@ impl<'a> Claims<'a> {
             homes: homes(problem, &levels),
             problem,
             levels,
+            reachable,
             fair,
             needed,
             kept_of_needed,
@@ -238,7 +243,8 @@ impl<'a> Claims<'a> {
             let (goodput, fair) = (forecast.goodput.get(), self.fair.models[model].rate.get());
             let lacking = |of: f64| lacking(goodput, of);
             let others_may_give = some_get_more || level < lowest;
-            if others_may_give && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
+            let may_have = others_may_give && self.reachable[model];
+            if may_have && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
                 harm.behind += lacking(fair);
             }
             if counts[model] == 0 {
@@ -277,7 +283,7 @@ impl<'a> Claims<'a> {
         let forecasts = goodput::estimate(&self.entitled, replicas);
         for (model, forecast) in forecasts.iter().enumerate() {
             let entitled = self.entitled.models[model].rate.get();
-            let has_more = entitled > self.fair.models[model].rate.get();
+            let has_more = entitled > self.fair.models[model].rate.get() && self.reachable[model];
             let goodput = forecast.goodput.get();
             if has_more && goodput < entitled * (1.0 - TOLERANCE) {
                 harms[self.levels[model]].unreserved += lacking(goodput, entitled);
@@ -464,8 +470,11 @@ fn homes(problem: &Problem, levels: &[usize]) -> Vec<bool> {
     let candidates = Candidates::new(problem);
     let smallest = |model: ModelIndex| {
         let devices = problem.devices().map(|(device, _)| device);
-        let sizes = devices.flat_map(|device: DeviceIndex| candidates.on_device(model, device));
-        let memory = sizes.filter_map(|candidate| candidate.memory);
+        let memory = devices.filter_map(|device: DeviceIndex| {
+            let sizes = candidates.on_device(model, device).iter();
+            let least = sizes.filter_map(|candidate| candidate.memory).min()?;
+            (least <= problem.devices[device.0].memory).then_some(least)
+        });
         memory.min()
     };
     let smallest: Vec<Option<ByteCount>> = problem

@@ -1,9 +1,11 @@
 //! The shares of the devices' time that models claim.
 
-use packhorse_cluster::{DemandedModel, ModelIndex, Problem, RequestsPerSecond};
+use std::collections::BTreeSet;
+
+use packhorse_cluster::{DeviceIndex, ModelIndex, Problem, RequestsPerSecond};
 
 use super::{needed, rate};
-use crate::bound::least_cost;
+use crate::{bound::least_cost, candidates::Candidates};
 
 /// The part of the devices' time that is shared out. Queues and neighbours take the rest.
 const USABLE: f64 = 0.8;
@@ -14,38 +16,62 @@ pub(super) struct Shares {
     pub(super) fair: Vec<RequestsPerSecond>,
     /// The fair share, and the part of the rest of the rate that a model of a higher priority may take from the others.
     pub(super) entitled: Vec<RequestsPerSecond>,
+    /// The group of the devices that can serve each model; none for a model that no device can serve.
+    groups: Vec<Option<usize>>,
+}
+
+/// The devices that can serve the same models.
+struct Group {
+    /// The devices.
+    devices: BTreeSet<DeviceIndex>,
+    /// The groups whose devices are all of this one.
+    within: Vec<usize>,
+    /// The time of the devices that nobody has got yet, in seconds per second.
+    left: f64,
 }
 
 impl Shares {
     /// Shares the time of the devices out, from the highest priority to the lowest: first what the models of a priority need, then what
-    /// else they ask for, unless no model has a lower priority.
+    /// else they ask for, unless no model has a lower priority. A model gets time only of devices that can serve it.
     pub(super) fn new(problem: &Problem, levels: &[usize]) -> Self {
-        // What no device serves in time takes no time of one.
-        let cost = |(index, model): (ModelIndex, &DemandedModel)| {
-            let cost = least_cost(problem, index, model.latency_scale);
-            if cost.is_finite() { cost } else { 0.0 }
-        };
-        let costs: Vec<f64> = problem.models().map(cost).collect();
-        let mut left = USABLE * problem.devices.len() as f64;
+        let models = problem.models();
+        let costs = models.map(|(index, model)| least_cost(problem, index, model.latency_scale));
+        let mut costs: Vec<f64> = costs.collect();
+        let (mut groups, of_models) = groups(problem, &costs);
+        // What no device serves takes no time of one.
+        for (cost, group) in costs.iter_mut().zip(&of_models) {
+            if group.is_none() {
+                *cost = 0.0;
+            }
+        }
         // Returns what the models of a level get of these demands.
         let mut share_out = |level: usize, demands: &[f64]| -> Vec<f64> {
-            let is_member = |model: usize| levels[model] == level;
-            let models = 0..demands.len();
-            let times = models.filter(|model| is_member(*model));
-            let mut times: Vec<f64> = times.map(|model| demands[model] * costs[model]).collect();
-            let limit = max_min_level(&mut times, left.max(0.0));
-            let shares = demands.iter().zip(&costs).enumerate();
-            let shares = shares.map(|(model, (demand, cost))| match demand * cost > limit {
-                _ if !is_member(model) => 0.0,
-                true => limit / cost,
-                false => *demand,
-            });
-            let shares: Vec<f64> = shares.collect();
-            left -= shares
-                .iter()
-                .zip(&costs)
-                .map(|(share, cost)| share * cost)
-                .sum::<f64>();
+            let models = demands.iter().zip(levels);
+            let of_level = models.map(|(demand, of)| if *of == level { *demand } else { 0.0 });
+            let mut shares: Vec<f64> = of_level.collect();
+            // Groups within others come first, so that the others divide what is left beside them.
+            for group in &groups {
+                let is_member = |model: usize| {
+                    let of = of_models[model];
+                    levels[model] == level && of.is_some_and(|of| group.within.contains(&of))
+                };
+                let members: Vec<usize> = (0..shares.len()).filter(|m| is_member(*m)).collect();
+                let times = members.iter().map(|model| shares[*model] * costs[*model]);
+                let limit = max_min_level(&mut times.collect::<Vec<_>>(), group.left.max(0.0));
+                for model in members {
+                    if shares[model] * costs[model] > limit {
+                        shares[model] = limit / costs[model];
+                    }
+                }
+            }
+            for group in &mut groups {
+                let models = shares.iter().zip(&costs).zip(&of_models);
+                let used = models.map(|((share, cost), of)| match of {
+                    Some(of) if group.within.contains(of) => share * cost,
+                    _ => 0.0,
+                });
+                group.left -= used.sum::<f64>();
+            }
             shares
         };
         let needs: Vec<f64> = problem.models.iter().map(needed).collect();
@@ -65,8 +91,46 @@ impl Shares {
         Self {
             entitled: entitled.collect(),
             fair: fair.into_iter().map(rate).collect(),
+            groups: of_models,
         }
     }
+
+    /// Returns true if some device can serve a model.
+    pub(super) fn is_reachable(&self, model: usize) -> bool {
+        self.groups[model].is_some()
+    }
+}
+
+/// Returns the groups of devices, those within others first, and the group of each model, whose requests cost these times in seconds. The last group has the devices of all others. Where
+/// neither of two groups is within the other, their models may be given more than these devices have together.
+fn groups(problem: &Problem, costs: &[f64]) -> (Vec<Group>, Vec<Option<usize>>) {
+    let candidates = Candidates::new(problem);
+    let serving = |(model, cost): (usize, &f64)| -> BTreeSet<DeviceIndex> {
+        let model = ModelIndex(model);
+        let devices = problem.devices().filter(|_| cost.is_finite());
+        let devices = devices.filter(|(device, of)| {
+            let mut sizes = candidates.on_device(model, *device).iter();
+            sizes.any(|size| size.memory.is_none_or(|memory| memory <= of.memory))
+        });
+        devices.map(|(device, _)| device).collect()
+    };
+    let serving: Vec<BTreeSet<DeviceIndex>> = costs.iter().enumerate().map(serving).collect();
+    let all: BTreeSet<DeviceIndex> = serving.iter().flatten().copied().collect();
+    let distinct: BTreeSet<&BTreeSet<DeviceIndex>> = serving.iter().chain([&all]).collect();
+    let mut distinct: Vec<_> = distinct.into_iter().filter(|set| !set.is_empty()).collect();
+    distinct.sort_by_key(|devices| devices.len());
+    let group = |devices: &&BTreeSet<DeviceIndex>| Group {
+        devices: (*devices).clone(),
+        within: (0..distinct.len())
+            .filter(|other| distinct[*other].is_subset(devices))
+            .collect(),
+        left: USABLE * devices.len() as f64,
+    };
+    let groups: Vec<Group> = distinct.iter().map(group).collect();
+    let of_model =
+        |devices: &BTreeSet<DeviceIndex>| groups.iter().position(|group| group.devices == *devices);
+    let of_models = serving.iter().map(of_model).collect();
+    (groups, of_models)
 }
 
 /// Adds the elements of a list to those of another.
