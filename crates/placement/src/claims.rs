@@ -15,7 +15,7 @@
 //!
 //! A policy gets the models in the order of their priorities. If the plan does not keep the claims, the policy is asked again with smaller rates. First the models whose rates are above what they
 //! have now get less, then all models, and then the models of the lowest
-//! priorities as good as nothing, or no replica. If no such plan keeps the claims,
+//! priorities as good as nothing, or no replica: only as many as must give way. If no such plan keeps the claims,
 //! but for a small loss, the current replicas stay, and models without one get a replica where memory is left. A model that is planned for
 //! less than its rate says so in its forecast ([`Shortfall::Claims`], [`Shortfall::HigherPriority`]).
 //!
@@ -24,7 +24,7 @@
 mod priority_order;
 mod shares;
 
-use std::collections::BTreeSet;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use packhorse_cluster::{
     ByteCount, DemandedModel, DeviceIndex, DeviceKind, ModelForecast, ModelIndex, Plan,
@@ -42,6 +42,8 @@ const TOLERANCE: f64 = 0.05;
 const SERIOUS: usize = 100;
 /// The rate of a model that gets as good as no requests, in requests/s.
 const IDLE: f64 = 0.02;
+/// The largest number of plans in search of the fewest models of a priority that must give way.
+const SEARCH: usize = 5;
 /// The step, in thousandths, in which lost and lacking parts of models count where models of a lower priority would pay for them. A smaller
 /// difference is within the error of the estimate.
 const STEP: usize = 50;
@@ -184,24 +186,43 @@ impl<'a> Claims<'a> {
                 (best, least) = (self.with_shortfalls(plan, &problem), harm);
             }
         }
+        let mut way = None;
         'levels: for level in (1..levels).rev() {
             for leaves_out in [false, true] {
                 if is_kept(&least[..level]) {
                     continue;
                 }
-                let problem = self.without_lowest(level, leaves_out);
-                let Ok(mut plan) = place(&problem) else {
+                let giving = self.giving_way(level, usize::MAX);
+                let Some((plan, harm)) = self.place_without(&giving, leaves_out, &mut place) else {
                     break 'levels;
                 };
-                if leaves_out {
-                    // The problem is not the reason.
-                    for (forecast, of) in plan.models.iter_mut().zip(&self.levels) {
-                        forecast.shortfall.take_if(|_| *of >= level);
-                    }
-                }
-                let harm = self.harm(&problem, &plan.replicas);
                 if harm < least {
-                    (best, least) = (self.with_shortfalls(plan, &problem), harm);
+                    (best, least) = (plan, harm);
+                    way = Some((level, leaves_out));
+                }
+            }
+        }
+        if let Some((level, leaves_out)) = way {
+            // As few of them give way as is enough.
+            let enough = least[..level].to_vec();
+            let all = self.levels.iter().filter(|of| **of == level).count();
+            let (mut too_few, mut count) = (0, all);
+            for _ in 0..SEARCH {
+                if count - too_few <= 1 {
+                    break;
+                }
+                let fewer = usize::midpoint(too_few, count);
+                let giving = self.giving_way(level, fewer);
+                let Some((plan, harm)) = self.place_without(&giving, leaves_out, &mut place) else {
+                    break;
+                };
+                if harm[..level] > enough[..] {
+                    too_few = fewer;
+                    continue;
+                }
+                count = fewer;
+                if harm < least {
+                    (best, least) = (plan, harm);
                 }
             }
         }
@@ -310,20 +331,51 @@ impl<'a> Claims<'a> {
         models.enumerate().map(rate).collect()
     }
 
-    /// Returns the problem in which the models from this level on get as good as no requests, and the others what they claim. Those models
-    /// can run nowhere if the problem leaves them out.
-    fn without_lowest(&self, level: usize, leaves_out: bool) -> Problem {
+    /// Returns for each model whether it gives way: all below this level, and this many of the level, at first those without a replica.
+    fn giving_way(&self, level: usize, count: usize) -> Vec<bool> {
+        let models = 0..self.levels.len();
+        let mut of_level: Vec<usize> = models.filter(|m| self.levels[*m] == level).collect();
+        of_level.sort_by_key(|model| (self.kept[*model].is_some(), Reverse(*model)));
+        let mut giving: Vec<bool> = self.levels.iter().map(|of| *of > level).collect();
+        for model in of_level.into_iter().take(count) {
+            giving[model] = true;
+        }
+        giving
+    }
+
+    /// Has a policy make the plan in which these models give way. Returns it with what it leaves unmet; `None` if there is no plan.
+    fn place_without<E>(
+        &self,
+        giving: &[bool],
+        leaves_out: bool,
+        place: impl FnOnce(&Problem) -> Result<Plan, E>,
+    ) -> Option<(Plan, Vec<Harm>)> {
+        let problem = self.without(giving, leaves_out);
+        let mut plan = place(&problem).ok()?;
+        if leaves_out {
+            // The problem is not the reason.
+            for (forecast, gives_way) in plan.models.iter_mut().zip(giving) {
+                forecast.shortfall.take_if(|_| *gives_way);
+            }
+        }
+        let harm = self.harm(&problem, &plan.replicas);
+        Some((self.with_shortfalls(plan, &problem), harm))
+    }
+
+    /// Returns the problem in which these models get as good as no requests, and the others what they claim. Those models can run nowhere
+    /// if the problem leaves them out.
+    fn without(&self, giving: &[bool], leaves_out: bool) -> Problem {
         let idle = rate(IDLE / 2.0);
         let mut problem = self.problem.clone();
         let models = problem.models.iter_mut().zip(&self.entitled.models);
-        for ((model, entitled), of) in models.zip(&self.levels) {
-            let least = if *of < level { entitled.rate } else { idle };
+        for ((model, entitled), gives_way) in models.zip(giving) {
+            let least = if *gives_way { idle } else { entitled.rate };
             if model.need.is_some() && least < model.rate {
                 model.rate = least;
             }
         }
         // Policies keep what runs.
-        let gives_way = |model: ModelIndex| self.levels[model.0] >= level;
+        let gives_way = |model: ModelIndex| giving[model.0];
         problem.current.retain(|replica| !gives_way(replica.model));
         if leaves_out {
             let kinds: BTreeSet<DeviceKind> = problem

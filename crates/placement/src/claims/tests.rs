@@ -405,6 +405,35 @@ fn a_model_that_no_device_can_hold_takes_no_home_and_makes_no_policy_try_again()
     }
 }
 
+#[test]
+fn only_as_many_models_of_a_lower_priority_give_way_as_a_higher_one_needs() {
+    // Each model has a device, and the first one comes to need one or two more.
+    for name in ["goodput", "first-fit", "exclusive", "nexus"] {
+        for (need, giving) in [(400.0, 1), (700.0, 2)] {
+            for low_need in [10.0, 45.0] {
+                let mut models = vec![(20.0, 60.0, 60.0)];
+                models.extend(vec![(20.0, low_need, low_need); 4]);
+                let priorities = [9, 3, 3, 3, 3];
+                let mut before = tight(5, &models, &priorities);
+                before.current = place(name, &before).replicas;
+                models[0] = (20.0, need, need);
+                let mut after = tight(5, &models, &priorities);
+                after.current.clone_from(&before.current);
+                let plan = place(name, &after);
+                let case = format!("{name}, {need}, {low_need}: {plan:?}");
+                let served = at_needs(&after, &plan.replicas);
+                assert!(served[0] > 0.94 * need, "{case}");
+                let others = served[1..].iter();
+                let keeping = others.filter(|served| **served > 0.94 * low_need);
+                assert_eq!(keeping.count(), 4 - giving, "{case}");
+                // Who gives way is told why, and no one else.
+                let told = plan.models.iter().filter(|model| model.shortfall.is_some());
+                assert_eq!(told.count(), giving, "{case}");
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
