@@ -341,8 +341,15 @@ async fn models_change_fail_and_go_with_their_profiles() {
     let stored = models.iter().map(|model| model.operators.as_deref());
     assert_eq!(stored.collect::<Vec<_>>(), [None, Some(&operators)]);
 
-    store.delete_models(std::slice::from_ref(&m)).await.unwrap();
-    assert_eq!(store.models().await.unwrap().len(), 1);
+    let heir = ModelSpec {
+        priority: Priority::new(9).unwrap(),
+        ..spec("n:1", digest(1))
+    };
+    let removed = std::slice::from_ref(&m);
+    store.delete_models(removed, Some(&heir)).await.unwrap();
+    let models = store.models().await.unwrap();
+    assert_eq!(models.len(), 1);
+    assert_eq!(models[0].spec, heir);
     let left: Vec<ModelId> = store
         .profiles()
         .await

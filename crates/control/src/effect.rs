@@ -54,8 +54,8 @@ pub enum Write {
     SetOperators(ModelId, Arc<OperatorGraph>),
     /// Adds or replaces the split of a model.
     UpsertSplit(Box<SplitRecord>),
-    /// Removes models and their profiles, and the splits of those that have no version left.
-    DeleteModels(Vec<ModelId>),
+    /// Removes models and their profiles, and the splits of those that have no version left. Another version takes what belongs to the name.
+    DeleteModels(Vec<ModelId>, Option<Box<ModelSpec>>),
     /// Adds or replaces profiles, with the recorded kernels of a measurement as CSV.
     UpsertProfiles(ProfileTable, Option<String>),
     /// Replaces the measured pairs of a kind of device.

@@ -67,7 +67,11 @@ pub(crate) async fn carry_out(act: usize, store: &Store) -> Result<(), Refused> 
         // Several pages, some of which follow each other.
         18 => store.insert_events(&events(14..17, 9_000), 11).await,
         19 => admin.delete_key("k1").await,
-        20 => admin.delete_models(&[model("m:1")]).await,
+        20 => {
+            admin
+                .delete_models(&[model("m:1")], Some(&spec("m:2", 2, 3.0)))
+                .await
+        }
         21 => admin.delete_node(&name("n2")).await,
         22 => store.delete_node_token(&name("n1")).await,
         23 => store.insert_artifact(digest(3), 78).await.map(drop),
