@@ -128,6 +128,38 @@ def test_a_model_of_the_repository_is_served_and_a_changed_one_after_the_next_st
     assert running.admin.get("/v1/models/double")["artifact"] != first
 
 
+def test_what_the_repository_does_not_say_stays_as_it_was_changed(serve, tmp_path: Path):
+    repository = tmp_path / "models"
+    registration = models.simulated("m")
+    for field in ("rate_rps", "rate", "priority", "queue_limit"):
+        registration.pop(field, None)
+    flags = ["--devices", "simulated:V100-SXM2-16GB:1", "--model-repository", str(repository)]
+    environment = {"PACKHORSE_PROFILES": str(models.profiles(tmp_path, {"m": 5}))}
+
+    def settings_after_start(version: int, program: bytes, said: dict, change: dict) -> dict:
+        write_model(repository, registration | said, version, program)
+        running = serve(*flags, environment=environment)
+        running.wait_until_ready()
+        found = running.admin.get("/v1/models/m")
+        if change:
+            assert running.admin.call("PATCH", "/v1/models/m", change).status == 200
+        assert running.process.stop() == 0
+        return {field: found[field] for field in ("rate_rps", "rate", "priority", "queue_limit")}
+
+    defaults = {"rate_rps": None, "rate": "max", "priority": 5, "queue_limit": None}
+    changed = {"rate_rps": 7, "rate": "measured", "priority": 8, "queue_limit": 99}
+    assert settings_after_start(1, b"one", {}, changed) == defaults
+    assert settings_after_start(1, b"one", {}, {}) == changed
+    # Nor does another file of the version, or a new version, bring the defaults back.
+    assert settings_after_start(1, b"two", {}, {}) == changed
+    of_name = {field: changed[field] for field in ("rate_rps", "rate", "priority")}
+    assert settings_after_start(2, b"three", {}, {}) == defaults | of_name
+    # What the file says counts, whatever was changed, and null is the default.
+    said = {"rate_rps": None, "priority": 3}
+    assert settings_after_start(2, b"three", said, changed) == defaults | of_name | said
+    assert settings_after_start(2, b"three", said, {}) == changed | said
+
+
 @pytest.mark.parametrize("program", ["packhorse-gateway", "packhorse-agent"])
 def test_the_end_of_one_program_is_the_end_of_all(simulated, program: str):
     running = simulated()

@@ -2,13 +2,13 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeMetric, Datatype, DeviceReport, Dim, Discipline, Generation,
-    ModelId, ModelSpec, Padding, Percent, PolicyOptions, Priority, ProfileTable, Program, RateMode,
-    Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond, Scheduling, TensorSpec,
-    VariantOf,
+    ModelId, ModelName, ModelSpec, Padding, Percent, PolicyOptions, Priority, ProfileTable,
+    Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
+    Scheduling, TensorSpec, VariantOf,
 };
 use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
 use packhorse_estimator::OperatorGraph;
@@ -341,8 +341,15 @@ async fn models_change_fail_and_go_with_their_profiles() {
     let stored = models.iter().map(|model| model.operators.as_deref());
     assert_eq!(stored.collect::<Vec<_>>(), [None, Some(&operators)]);
 
-    store.delete_models(std::slice::from_ref(&m)).await.unwrap();
-    assert_eq!(store.models().await.unwrap().len(), 1);
+    let heir = ModelSpec {
+        priority: Priority::new(9).unwrap(),
+        ..spec("n:1", digest(1))
+    };
+    let removed = std::slice::from_ref(&m);
+    store.delete_models(removed, Some(&heir)).await.unwrap();
+    let models = store.models().await.unwrap();
+    assert_eq!(models.len(), 1);
+    assert_eq!(models[0].spec, heir);
     let left: Vec<ModelId> = store
         .profiles()
         .await
@@ -475,6 +482,28 @@ async fn settings_change_one_by_one() {
         discipline: discipline.discipline,
     };
     assert_eq!(store.settings().await.unwrap(), all);
+}
+
+#[tokio::test]
+async fn needs_are_replaced_together() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    assert_eq!(store.needs().await.unwrap(), BTreeMap::new());
+    let needs = |needs: &[(&str, f64)]| -> BTreeMap<ModelName, RequestsPerSecond> {
+        let rate = |rate: f64| RequestsPerSecond::new(rate).unwrap();
+        let needs = needs.iter();
+        needs
+            .map(|(name, need)| (name.parse().unwrap(), rate(*need)))
+            .collect()
+    };
+    for needs in [
+        needs(&[("a", 2.5), ("b", 1e-3)]),
+        needs(&[("b", 7.0), ("c", 0.0)]),
+    ] {
+        store.set_needs(&needs).await.unwrap();
+        drop(store.settings().await.unwrap());
+        assert_eq!(store.needs().await.unwrap(), needs);
+    }
 }
 
 #[tokio::test]

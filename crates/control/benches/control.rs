@@ -195,6 +195,7 @@ fn stored(models: usize) -> StoredCluster {
         }],
         profiles,
         pairs: BTreeMap::new(),
+        needs: BTreeMap::new(),
         settings: Settings::default(),
     }
 }

@@ -25,6 +25,8 @@ pub(crate) struct ArrivalRates {
     standby: BTreeMap<ModelId, RateEstimator>,
     /// The counts of all versions at the last sample.
     counted: BTreeMap<ModelId, RequestCounts>,
+    /// The needs of models and families as they are stored.
+    stored: BTreeMap<ModelName, RequestsPerSecond>,
     /// The time for which a forecast is made: until a new plan serves, and until the next one could.
     horizon: Duration,
 }
@@ -35,6 +37,8 @@ struct MeasuredModel {
     estimator: RateEstimator,
     /// The arrivals alone, whatever is declared.
     need: RateEstimator,
+    /// True once requests have come, since the gateway's start or before.
+    is_used: bool,
     /// The rate that the current plan assumes; none before the first plan.
     assumed: Option<RequestsPerSecond>,
 }
@@ -66,8 +70,48 @@ impl ArrivalRates {
             variants: BTreeMap::new(),
             standby: BTreeMap::new(),
             counted: BTreeMap::new(),
+            stored: BTreeMap::new(),
             horizon,
         }
+    }
+
+    /// Restores the needs of models and families, as they were measured before the gateway's start. They count until requests
+    /// come, or none for some minutes.
+    pub(crate) fn restore(&mut self, now: Time, needs: BTreeMap<ModelName, RequestsPerSecond>) {
+        for (name, need) in &needs {
+            if let Some(model) = self.models.get_mut(name) {
+                model.need = RateEstimator::new(now, *need);
+                model.estimator = model.need.clone();
+                model.is_used = true;
+            }
+        }
+        self.stored = needs;
+    }
+
+    /// Returns the needs to store: all, if one of them is significantly away from what is stored, and otherwise `None`.
+    pub(crate) fn unstored_needs(&self) -> Option<BTreeMap<ModelName, RequestsPerSecond>> {
+        let none = RequestsPerSecond::ZERO;
+        let measured = self.models.iter().filter(|(_, model)| model.is_used);
+        let measured: BTreeMap<&ModelName, &RateEstimator> =
+            measured.map(|(name, model)| (name, &model.need)).collect();
+        let differs = |(name, need): (&&ModelName, &&RateEstimator)| {
+            self.stored.get(*name).is_none_or(|stored| {
+                need.differs_significantly(*stored, RateMode::Measured, none, self.horizon)
+            })
+        };
+        if self.stored.len() == measured.len() && !measured.iter().any(differs) {
+            return None;
+        }
+        let needs = measured.into_iter().map(|(name, need)| {
+            let rate = need.planned_rate(RateMode::Measured, none, self.horizon);
+            (name.clone(), rate)
+        });
+        Some(needs.collect())
+    }
+
+    /// Notes the needs that are stored.
+    pub(crate) fn needs_stored(&mut self, needs: BTreeMap<ModelName, RequestsPerSecond>) {
+        self.stored = needs;
     }
 
     /// Adds a version. The rate that is expected of it is the prior of the model or family, unless that is measured already.
@@ -75,6 +119,7 @@ impl ArrivalRates {
         let new = || MeasuredModel {
             estimator: RateEstimator::new(now, spec.prior_rate()),
             need: RateEstimator::new(now, RequestsPerSecond::ZERO),
+            is_used: false,
             assumed: None,
         };
         let name = spec.demand_name();
@@ -84,7 +129,7 @@ impl ArrivalRates {
     /// Has the reserved rate of a model be its prior, because it was changed. What is measured without a prior stays measured.
     pub(crate) fn begin_again(&mut self, now: Time, spec: &ModelSpec) {
         if let Some(model) = self.models.get_mut(spec.demand_name()) {
-            model.estimator = if model.need.is_used() {
+            model.estimator = if model.is_used {
                 model.need.clone()
             } else {
                 RateEstimator::new(now, spec.prior_rate())
@@ -150,6 +195,7 @@ impl ArrivalRates {
             if let Some(model) = self.models.get_mut(name) {
                 model.estimator.observe(now, arrived);
                 model.need.observe(now, arrived);
+                model.is_used |= arrived > 0;
             }
         }
         for (name, (all, alone)) in variants {

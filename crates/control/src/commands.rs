@@ -263,7 +263,26 @@ impl Controller {
         if ids.is_empty() {
             return Err(CommandError::UnknownModel(name.clone()));
         }
-        Ok((Write::DeleteModels(ids.clone()), Change::Removed(ids)))
+        let heir = version.and_then(|_| self.heir(&ids[0])).map(Box::new);
+        let write = Write::DeleteModels(ids.clone(), heir.clone());
+        Ok((write, Change::Removed(ids, heir)))
+    }
+
+    /// Returns the version that becomes the newest one when this one is removed, with what belongs to the model's name: reserved rate, mode and
+    /// priority. `None` if it need not change.
+    fn heir(&self, removed: &ModelId) -> Option<ModelSpec> {
+        let models = &self.state.models;
+        let mut versions = models.versions(&removed.name).rev();
+        let newest = versions.next().filter(|newest| *newest == removed)?;
+        let newest = &models.get(newest)?.spec;
+        let before = &models.get(versions.next()?)?.spec;
+        let heir = ModelSpec {
+            rate: newest.rate,
+            rate_mode: newest.rate_mode,
+            priority: newest.priority,
+            ..ModelSpec::clone(before)
+        };
+        (heir != **before).then_some(heir)
     }
 
     fn schedule_node(
@@ -364,9 +383,12 @@ impl Controller {
                     self.announcements.changed_model(id);
                 }
             }
-            Change::Removed(ids) => {
+            Change::Removed(ids, heir) => {
                 for id in ids {
                     self.model_removed(now, id);
+                }
+                if let Some(heir) = heir {
+                    self.model_changed(now, *heir);
                 }
             }
             Change::Profiles(profiles) => {

@@ -123,6 +123,7 @@ impl Controller {
             rates.add(now, &record.spec);
             models.insert(Model::restore(record));
         }
+        rates.restore(now, std::mem::take(&mut stored.needs));
         let nodes = Nodes::restore(std::mem::take(&mut stored.nodes), settled_by);
         let estimated_kinds = EstimatedKinds::restore(&models, &nodes, &mut stored.profiles);
         let rollout = restored_rollout(&stored);

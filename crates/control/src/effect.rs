@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
 use packhorse_cluster::{
     Capacity, DeviceKind, Discipline, ModelId, ModelName, ModelSpec, ModelVersion, NodeName,
-    Profile, ProfileTable, Program, Replica, ReplicaId, Sticky, WantedState,
+    Profile, ProfileTable, Program, Replica, ReplicaId, RequestsPerSecond, Sticky, WantedState,
 };
 use packhorse_contention::PairTable;
 use packhorse_estimator::OperatorGraph;
@@ -54,8 +54,8 @@ pub enum Write {
     SetOperators(ModelId, Arc<OperatorGraph>),
     /// Adds or replaces the split of a model.
     UpsertSplit(Box<SplitRecord>),
-    /// Removes models and their profiles, and the splits of those that have no version left.
-    DeleteModels(Vec<ModelId>),
+    /// Removes models and their profiles, and the splits of those that have no version left. Another version takes what belongs to the name.
+    DeleteModels(Vec<ModelId>, Option<Box<ModelSpec>>),
     /// Adds or replaces profiles, with the recorded kernels of a measurement as CSV.
     UpsertProfiles(ProfileTable, Option<String>),
     /// Replaces the measured pairs of a kind of device.
@@ -70,6 +70,8 @@ pub enum Write {
     UpdateSettings(Settings),
     /// Adds a plan, and notes the outcome of the plan before it, if there is one.
     InsertPlan(Arc<PlanRecord>, Option<PlanOutcome>),
+    /// Replaces the rates that models and families are measured to need.
+    SetNeeds(BTreeMap<ModelName, RequestsPerSecond>),
 }
 
 /// A change of what the data plane serves.

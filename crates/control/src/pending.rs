@@ -46,6 +46,8 @@ pub(crate) enum Behind {
     Operators(ModelId),
     /// The split of a model.
     Split(ModelName),
+    /// The measured needs of all models.
+    Needs,
 }
 
 /// A change that an admin made.
@@ -55,7 +57,8 @@ pub(crate) enum Change {
     Replaced(Box<ModelSpec>, u64),
     Changed(Vec<ModelSpec>),
     Split(Box<SplitRecord>),
-    Removed(Vec<ModelId>),
+    /// Models were removed, and another version of their name is changed to this one.
+    Removed(Vec<ModelId>, Option<Box<ModelSpec>>),
     Profiles(ProfileTable),
     Pairs(DeviceKind, PairTable),
     Scheduled(Box<NodeRecord>, Scheduling, Option<Time>),

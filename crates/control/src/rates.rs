@@ -141,11 +141,6 @@ impl RateEstimator {
         }
     }
 
-    /// Returns true after the first arrival.
-    pub(crate) fn is_used(&self) -> bool {
-        self.is_used
-    }
-
     /// Returns the rate at the end of the last period. The interval is that of the mean rate behind the arrivals: bursts make it wider,
     /// and it becomes narrow while the mean does not change.
     pub fn measured(&self) -> RateEstimate {

@@ -157,6 +157,8 @@ pub struct StoredCluster {
     pub profiles: ProfileTable,
     /// The measured pairs of models that share a device, by kind of device.
     pub pairs: BTreeMap<DeviceKind, PairTable>,
+    /// The rates that models and families were measured to need.
+    pub needs: BTreeMap<ModelName, RequestsPerSecond>,
     /// The settings.
     pub settings: Settings,
 }

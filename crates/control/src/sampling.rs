@@ -19,6 +19,7 @@ impl Controller {
             traffic.is_used(id)
         });
         traffic.sample(now, &sample.models);
+        self.store_needs();
         let forecasts = &self.state.plan.forecasts;
         self.predictions.sample(now, &sample.models, forecasts);
         let mut unobserved = self.state.estimated_devices();

@@ -1,5 +1,7 @@
 //! The records that follow the state. What could not be stored is written again with the next sample.
 
+use std::collections::BTreeMap;
+
 use packhorse_cluster::{ModelId, NodeName, Time};
 
 use crate::{
@@ -36,6 +38,15 @@ impl Controller {
         }
     }
 
+    /// Stores what models are measured to need, where that has changed. Until it is stored, plans after a restart are made for what it was before, as long as no
+    /// requests come.
+    pub(crate) fn store_needs(&mut self) {
+        if let Some(needs) = self.rates.unstored_needs() {
+            self.rates.needs_stored(needs.clone());
+            self.store(Write::SetNeeds(needs), Pending::Behind(Behind::Needs));
+        }
+    }
+
     /// Stores again what could not be stored.
     pub(crate) fn store_again(&mut self, now: Time) {
         let Unstored {
@@ -44,7 +55,11 @@ impl Controller {
             operators,
             splits,
             measurements,
+            needs,
         } = std::mem::take(&mut self.unstored);
+        if needs {
+            self.rates.needs_stored(BTreeMap::new());
+        }
         for name in nodes {
             self.store_node(&name);
         }

@@ -19,6 +19,8 @@ pub(crate) struct Unstored {
     pub(crate) splits: BTreeSet<ModelName>,
     /// The nodes with a finished measurement that could not be stored.
     pub(crate) measurements: BTreeSet<NodeName>,
+    /// True if the measured needs could not be stored.
+    pub(crate) needs: bool,
 }
 
 impl Unstored {
@@ -29,6 +31,7 @@ impl Unstored {
             Behind::Failure(model) => self.failures.insert(model),
             Behind::Operators(model) => self.operators.insert(model),
             Behind::Split(name) => self.splits.insert(name),
+            Behind::Needs => std::mem::replace(&mut self.needs, true),
         };
     }
 

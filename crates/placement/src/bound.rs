@@ -1,6 +1,8 @@
 //! A bound on goodput that no plan and no dispatcher can exceed.
 
-use packhorse_cluster::{DeviceIndex, ModelIndex, Problem};
+use std::collections::BTreeSet;
+
+use packhorse_cluster::{DeviceKind, ModelIndex, Problem};
 
 /// The requests of one model, for [`goodput_bound`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,8 +43,8 @@ pub fn goodput_bound(problem: &Problem, demands: &[Demand], devices: f64) -> f64
 /// Returns the least time of a device that a request of a model costs on any device, in seconds; infinite if no device serves it in time.
 pub(crate) fn least_cost(problem: &Problem, model: ModelIndex, latency_scale: f64) -> f64 {
     let spec = &problem.models[model.0];
-    let on_device = |device: DeviceIndex| {
-        let profile = problem.profile(model, device)?;
+    let on_kind = |kind: &DeviceKind| {
+        let profile = problem.profiles.get(&spec.id, kind)?;
         let largest = profile.whole().last()?.batch_size;
         let sizes = 1..=largest.min(spec.max_batch_size);
         let cost = |batch: u32| {
@@ -54,8 +56,9 @@ pub(crate) fn least_cost(problem: &Problem, model: ModelIndex, latency_scale: f6
         };
         sizes.filter_map(cost).min_by(f64::total_cmp)
     };
-    let devices = problem.devices().map(|(device, _)| device);
-    devices.filter_map(on_device).fold(f64::INFINITY, f64::min)
+    let kinds: BTreeSet<&DeviceKind> = problem.devices.iter().map(|device| &device.kind).collect();
+    let costs = kinds.into_iter().filter_map(on_kind);
+    costs.fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]

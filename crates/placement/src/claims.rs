@@ -15,23 +15,24 @@
 //!
 //! A policy gets the models in the order of their priorities. If the plan does not keep the claims, the policy is asked again with smaller rates. First the models whose rates are above what they
 //! have now get less, then all models, and then the models of the lowest
-//! priorities as good as nothing, or no replica. If no such plan keeps the claims,
+//! priorities as good as nothing, or no replica: only as many as must give way. If no such plan keeps the claims,
 //! but for a small loss, the current replicas stay, and models without one get a replica where memory is left. A model that is planned for
 //! less than its rate says so in its forecast ([`Shortfall::Claims`], [`Shortfall::HigherPriority`]).
 //!
 //! Problems without needs have no claims: policies are compared on the rates as they are.
 
 mod priority_order;
+mod shares;
 
-use std::collections::BTreeSet;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use packhorse_cluster::{
     ByteCount, DemandedModel, DeviceIndex, DeviceKind, ModelForecast, ModelIndex, Plan,
     PlannedReplica, Priority, Problem, RequestsPerSecond, Shortfall,
 };
 
-use self::priority_order::PriorityOrder;
-use crate::{bound::least_cost, candidates::Candidates, goodput};
+use self::{priority_order::PriorityOrder, shares::Shares};
+use crate::{candidates::Candidates, goodput};
 
 /// The parts of the rates above the needs that are tried one after the other.
 const PARTS: [f64; 2] = [0.5, 0.0];
@@ -41,8 +42,8 @@ const TOLERANCE: f64 = 0.05;
 const SERIOUS: usize = 100;
 /// The rate of a model that gets as good as no requests, in requests/s.
 const IDLE: f64 = 0.02;
-/// The part of the devices' time that is shared out. Queues and neighbours take the rest.
-const USABLE: f64 = 0.8;
+/// The largest number of plans in search of the fewest models of a priority that must give way.
+const SEARCH: usize = 5;
 /// The step, in thousandths, in which lost and lacking parts of models count where models of a lower priority would pay for them. A smaller
 /// difference is within the error of the estimate.
 const STEP: usize = 50;
@@ -52,6 +53,8 @@ pub(crate) struct Claims<'a> {
     problem: &'a Problem,
     /// The number of the priorities above that of each model which other models have.
     levels: Vec<usize>,
+    /// True for the models that some device can serve.
+    reachable: Vec<bool>,
     /// The problem with the fair share of each need as the rate.
     fair: Problem,
     /// The problem with the need of each model as the rate, whatever is fair.
@@ -107,6 +110,8 @@ impl<'a> Claims<'a> {
         }
         let levels = levels(problem);
         let shares = Shares::new(problem, &levels);
+        let models = 0..problem.models.len();
+        let reachable: Vec<bool> = models.map(|model| shares.is_reachable(model)).collect();
         let fair = with_rates(problem, &shares.fair);
         let entitled = with_rates(problem, &shares.entitled);
         let current = valid_current(problem);
@@ -133,6 +138,7 @@ impl<'a> Claims<'a> {
             homes: homes(problem, &levels),
             problem,
             levels,
+            reachable,
             fair,
             needed,
             kept_of_needed,
@@ -180,24 +186,43 @@ impl<'a> Claims<'a> {
                 (best, least) = (self.with_shortfalls(plan, &problem), harm);
             }
         }
+        let mut way = None;
         'levels: for level in (1..levels).rev() {
             for leaves_out in [false, true] {
                 if is_kept(&least[..level]) {
                     continue;
                 }
-                let problem = self.without_lowest(level, leaves_out);
-                let Ok(mut plan) = place(&problem) else {
+                let giving = self.giving_way(level, usize::MAX);
+                let Some((plan, harm)) = self.place_without(&giving, leaves_out, &mut place) else {
                     break 'levels;
                 };
-                if leaves_out {
-                    // The problem is not the reason.
-                    for (forecast, of) in plan.models.iter_mut().zip(&self.levels) {
-                        forecast.shortfall.take_if(|_| *of >= level);
-                    }
-                }
-                let harm = self.harm(&problem, &plan.replicas);
                 if harm < least {
-                    (best, least) = (self.with_shortfalls(plan, &problem), harm);
+                    (best, least) = (plan, harm);
+                    way = Some((level, leaves_out));
+                }
+            }
+        }
+        if let Some((level, leaves_out)) = way {
+            // As few of them give way as is enough.
+            let enough = least[..level].to_vec();
+            let all = self.levels.iter().filter(|of| **of == level).count();
+            let (mut too_few, mut count) = (0, all);
+            for _ in 0..SEARCH {
+                if count - too_few <= 1 {
+                    break;
+                }
+                let fewer = usize::midpoint(too_few, count);
+                let giving = self.giving_way(level, fewer);
+                let Some((plan, harm)) = self.place_without(&giving, leaves_out, &mut place) else {
+                    break;
+                };
+                if harm[..level] > enough[..] {
+                    too_few = fewer;
+                    continue;
+                }
+                count = fewer;
+                if harm < least {
+                    (best, least) = (plan, harm);
                 }
             }
         }
@@ -239,7 +264,8 @@ impl<'a> Claims<'a> {
             let (goodput, fair) = (forecast.goodput.get(), self.fair.models[model].rate.get());
             let lacking = |of: f64| lacking(goodput, of);
             let others_may_give = some_get_more || level < lowest;
-            if others_may_give && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
+            let may_have = others_may_give && self.reachable[model];
+            if may_have && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
                 harm.behind += lacking(fair);
             }
             if counts[model] == 0 {
@@ -278,7 +304,7 @@ impl<'a> Claims<'a> {
         let forecasts = goodput::estimate(&self.entitled, replicas);
         for (model, forecast) in forecasts.iter().enumerate() {
             let entitled = self.entitled.models[model].rate.get();
-            let has_more = entitled > self.fair.models[model].rate.get();
+            let has_more = entitled > self.fair.models[model].rate.get() && self.reachable[model];
             let goodput = forecast.goodput.get();
             if has_more && goodput < entitled * (1.0 - TOLERANCE) {
                 harms[self.levels[model]].unreserved += lacking(goodput, entitled);
@@ -305,20 +331,51 @@ impl<'a> Claims<'a> {
         models.enumerate().map(rate).collect()
     }
 
-    /// Returns the problem in which the models from this level on get as good as no requests, and the others what they claim. Those models
-    /// can run nowhere if the problem leaves them out.
-    fn without_lowest(&self, level: usize, leaves_out: bool) -> Problem {
+    /// Returns for each model whether it gives way: all below this level, and this many of the level, at first those without a replica.
+    fn giving_way(&self, level: usize, count: usize) -> Vec<bool> {
+        let models = 0..self.levels.len();
+        let mut of_level: Vec<usize> = models.filter(|m| self.levels[*m] == level).collect();
+        of_level.sort_by_key(|model| (self.kept[*model].is_some(), Reverse(*model)));
+        let mut giving: Vec<bool> = self.levels.iter().map(|of| *of > level).collect();
+        for model in of_level.into_iter().take(count) {
+            giving[model] = true;
+        }
+        giving
+    }
+
+    /// Has a policy make the plan in which these models give way. Returns it with what it leaves unmet; `None` if there is no plan.
+    fn place_without<E>(
+        &self,
+        giving: &[bool],
+        leaves_out: bool,
+        place: impl FnOnce(&Problem) -> Result<Plan, E>,
+    ) -> Option<(Plan, Vec<Harm>)> {
+        let problem = self.without(giving, leaves_out);
+        let mut plan = place(&problem).ok()?;
+        if leaves_out {
+            // The problem is not the reason.
+            for (forecast, gives_way) in plan.models.iter_mut().zip(giving) {
+                forecast.shortfall.take_if(|_| *gives_way);
+            }
+        }
+        let harm = self.harm(&problem, &plan.replicas);
+        Some((self.with_shortfalls(plan, &problem), harm))
+    }
+
+    /// Returns the problem in which these models get as good as no requests, and the others what they claim. Those models can run nowhere
+    /// if the problem leaves them out.
+    fn without(&self, giving: &[bool], leaves_out: bool) -> Problem {
         let idle = rate(IDLE / 2.0);
         let mut problem = self.problem.clone();
         let models = problem.models.iter_mut().zip(&self.entitled.models);
-        for ((model, entitled), of) in models.zip(&self.levels) {
-            let least = if *of < level { entitled.rate } else { idle };
+        for ((model, entitled), gives_way) in models.zip(giving) {
+            let least = if *gives_way { idle } else { entitled.rate };
             if model.need.is_some() && least < model.rate {
                 model.rate = least;
             }
         }
         // Policies keep what runs.
-        let gives_way = |model: ModelIndex| self.levels[model.0] >= level;
+        let gives_way = |model: ModelIndex| giving[model.0];
         problem.current.retain(|replica| !gives_way(replica.model));
         if leaves_out {
             let kinds: BTreeSet<DeviceKind> = problem
@@ -384,67 +441,6 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// The rates that models claim, in requests/s.
-struct Shares {
-    /// The part of each model's need that its fair share of the devices carries.
-    fair: Vec<RequestsPerSecond>,
-    /// The fair share, and the part of the rest of the rate that a model of a higher priority may take from the others.
-    entitled: Vec<RequestsPerSecond>,
-}
-
-impl Shares {
-    /// Shares the time of the devices out, from the highest priority to the lowest: first what the models of a priority need, then what
-    /// else they ask for, unless no model has a lower priority.
-    fn new(problem: &Problem, levels: &[usize]) -> Self {
-        // What no device serves in time takes no time of one.
-        let cost = |(index, model): (ModelIndex, &DemandedModel)| {
-            let cost = least_cost(problem, index, model.latency_scale);
-            if cost.is_finite() { cost } else { 0.0 }
-        };
-        let costs: Vec<f64> = problem.models().map(cost).collect();
-        let mut left = USABLE * problem.devices.len() as f64;
-        // Returns what the models of a level get of these demands.
-        let mut share_out = |level: usize, demands: &[f64]| -> Vec<f64> {
-            let is_member = |model: usize| levels[model] == level;
-            let models = 0..demands.len();
-            let times = models.filter(|model| is_member(*model));
-            let mut times: Vec<f64> = times.map(|model| demands[model] * costs[model]).collect();
-            let limit = max_min_level(&mut times, left.max(0.0));
-            let shares = demands.iter().zip(&costs).enumerate();
-            let shares = shares.map(|(model, (demand, cost))| match demand * cost > limit {
-                _ if !is_member(model) => 0.0,
-                true => limit / cost,
-                false => *demand,
-            });
-            let shares: Vec<f64> = shares.collect();
-            left -= shares
-                .iter()
-                .zip(&costs)
-                .map(|(share, cost)| share * cost)
-                .sum::<f64>();
-            shares
-        };
-        let needs: Vec<f64> = problem.models.iter().map(needed).collect();
-        let mut fair = vec![0.0; needs.len()];
-        let mut more = vec![0.0; needs.len()];
-        let lowest = levels.iter().copied().max().unwrap_or(0);
-        for level in 0..=lowest {
-            add(&mut fair, &share_out(level, &needs));
-            if level < lowest {
-                let models = problem.models.iter().zip(&needs);
-                let rest = models.map(|(model, need)| model.rate.get() - need);
-                let rest: Vec<f64> = rest.collect();
-                add(&mut more, &share_out(level, &rest));
-            }
-        }
-        let entitled = fair.iter().zip(&more).map(|(fair, more)| rate(fair + more));
-        Self {
-            entitled: entitled.collect(),
-            fair: fair.into_iter().map(rate).collect(),
-        }
-    }
-}
-
 /// Returns a number as a rate; none for a number that is no rate.
 fn rate(number: f64) -> RequestsPerSecond {
     RequestsPerSecond::new(number).unwrap_or(RequestsPerSecond::ZERO)
@@ -453,13 +449,6 @@ fn rate(number: f64) -> RequestsPerSecond {
 /// Returns true if all claims of some priorities are met.
 fn is_kept(harms: &[Harm]) -> bool {
     harms.iter().all(|harm| *harm == Harm::NONE)
-}
-
-/// Adds the elements of a list to those of another.
-fn add(sums: &mut [f64], list: &[f64]) {
-    for (sum, element) in sums.iter_mut().zip(list) {
-        *sum += element;
-    }
 }
 
 /// Returns the part of a model's rate that no other model of its priority may take; the rate where no need is known.
@@ -488,20 +477,6 @@ fn with_rates(problem: &Problem, rates: &[RequestsPerSecond]) -> Problem {
         model.rate = *rate;
     }
     problem
-}
-
-/// Returns the limit of each demand with which their sum is at most `capacity`, and the smallest are served whole.
-fn max_min_level(demands: &mut [f64], capacity: f64) -> f64 {
-    demands.sort_by(f64::total_cmp);
-    let mut left = capacity;
-    for (served, demand) in demands.iter().enumerate() {
-        let level = left / (demands.len() - served) as f64;
-        if *demand > level {
-            return level;
-        }
-        left -= demand;
-    }
-    f64::INFINITY
 }
 
 /// Returns the current replicas without those that break a rule of the problem.
@@ -547,8 +522,11 @@ fn homes(problem: &Problem, levels: &[usize]) -> Vec<bool> {
     let candidates = Candidates::new(problem);
     let smallest = |model: ModelIndex| {
         let devices = problem.devices().map(|(device, _)| device);
-        let sizes = devices.flat_map(|device: DeviceIndex| candidates.on_device(model, device));
-        let memory = sizes.filter_map(|candidate| candidate.memory);
+        let memory = devices.filter_map(|device: DeviceIndex| {
+            let sizes = candidates.on_device(model, device).iter();
+            let least = sizes.filter_map(|candidate| candidate.memory).min()?;
+            (least <= problem.devices[device.0].memory).then_some(least)
+        });
         memory.min()
     };
     let smallest: Vec<Option<ByteCount>> = problem

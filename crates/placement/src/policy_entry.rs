@@ -57,7 +57,7 @@ impl PolicyEntry {
     }
 
     /// Plans for the rates of the problem, whatever models keep by it.
-    fn place_once(
+    pub(crate) fn place_once(
         &self,
         problem: &Problem,
         options: &PlanningOptions,

@@ -43,6 +43,7 @@ impl Store {
             plans: Vec::new(),
             profiles: ProfileTable::default(),
             pairs: BTreeMap::new(),
+            needs: BTreeMap::new(),
             settings: Settings::default(),
         })
     }
@@ -101,9 +102,7 @@ impl Store {
             }
             Write::UpdateModels(specs) => {
                 for spec in specs {
-                    if let Some(at) = position(&disk.models, &spec.program.model) {
-                        disk.models[at].spec = spec;
-                    }
+                    replace(&mut disk.models, spec);
                 }
             }
             Write::FailModel(id, reason) => {
@@ -120,8 +119,11 @@ impl Store {
                 disk.splits.retain(|split| split.name != record.name);
                 disk.splits.push(*record);
             }
-            Write::DeleteModels(ids) => {
+            Write::DeleteModels(ids, heir) => {
                 disk.models.retain(|m| !ids.contains(&m.spec.program.model));
+                if let Some(heir) = heir {
+                    replace(&mut disk.models, *heir);
+                }
                 let models = &disk.models;
                 disk.splits.retain(|split| {
                     let mut models = models.iter();
@@ -165,6 +167,7 @@ impl Store {
                 disk.settings.options = options.or(disk.settings.options);
                 disk.settings.discipline = discipline.or(disk.settings.discipline);
             }
+            Write::SetNeeds(needs) => disk.needs = needs,
             Write::InsertPlan(plan, outcome) => {
                 if plan.generation <= newest {
                     return Err(WriteError::Exists);
@@ -176,6 +179,14 @@ impl Store {
             }
         }
         Ok(())
+    }
+}
+
+/// Replaces the specification of a model.
+fn replace(models: &mut [ModelRecord], spec: ModelSpec) {
+    let mut models = models.iter_mut();
+    if let Some(model) = models.find(|m| m.spec.program.model == spec.program.model) {
+        model.spec = spec;
     }
 }
 

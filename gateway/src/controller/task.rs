@@ -119,6 +119,7 @@ impl Task {
             plans: store.plans(None, RESTORED_PLANS).await?,
             profiles: store.profiles().await?,
             pairs: store.pairs().await?,
+            needs: store.needs().await?,
             settings,
         };
         let clock = data_plane.clock();

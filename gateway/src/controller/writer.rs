@@ -48,7 +48,10 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
             store.set_operators(&id, &operators).await,
         ),
         Write::UpsertSplit(split) => ("a split", store.upsert_split(&split).await),
-        Write::DeleteModels(ids) => ("the removal of a model", store.delete_models(&ids).await),
+        Write::DeleteModels(ids, heir) => (
+            "the removal of a model",
+            store.delete_models(&ids, heir.as_deref()).await,
+        ),
         Write::UpsertProfiles(profiles, kernels) => {
             let kernels = recorded_kernels(&profiles, kernels.as_deref());
             let stored = store.upsert_profiles(&profiles, &kernels).await;
@@ -61,6 +64,7 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
         Write::ScheduleNode(node) => ("the scheduling of a node", store.schedule_node(&node).await),
         Write::DeleteNode(name) => ("the removal of a node", store.delete_node(&name).await),
         Write::UpdateSettings(settings) => ("settings", store.update_settings(&settings).await),
+        Write::SetNeeds(needs) => ("the measured needs", store.set_needs(&needs).await),
         Write::InsertPlan(plan, outcome) => {
             ("a plan", store.insert_plan(&plan, outcome.as_ref()).await)
         }

@@ -13,6 +13,7 @@ mod identity;
 mod keys;
 mod migrations;
 mod models;
+mod needs;
 mod node_tokens;
 mod nodes;
 mod pairs;

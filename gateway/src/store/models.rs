@@ -71,22 +71,7 @@ impl Store {
     pub async fn update_models(&self, specs: &[ModelSpec]) -> Result<(), StoreError> {
         let mut transaction = self.begin().await?;
         for spec in specs {
-            let model = &spec.program.model;
-            sqlx::query(
-                "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6, priority = $7 \
-                 WHERE name = $8 AND version = $9",
-            )
-            .bind(millis(spec.slo))
-            .bind(spec.rate.map(RequestsPerSecond::get))
-            .bind(spec.rate_mode.as_str())
-            .bind(spec.queue_limit.map(i64::from))
-            .bind(spec.family().map(ToString::to_string))
-            .bind(accuracy(spec))
-            .bind(i64::from(u32::from(spec.priority)))
-            .bind(model.name.to_string())
-            .bind(i64::from(model.version.get()))
-            .execute(&mut *transaction)
-            .await?;
+            update(&mut transaction, spec).await?;
         }
         transaction.commit().await?;
         Ok(())
@@ -124,14 +109,21 @@ impl Store {
         Ok(())
     }
 
-    /// Removes models and their profiles, all or none.
+    /// Removes models and their profiles, and replaces what may change of another version that takes what belongs to the name, all or none.
     ///
     /// # Errors
     /// If the database fails.
-    pub async fn delete_models(&self, models: &[ModelId]) -> Result<(), StoreError> {
+    pub async fn delete_models(
+        &self,
+        models: &[ModelId],
+        heir: Option<&ModelSpec>,
+    ) -> Result<(), StoreError> {
         let mut transaction = self.begin().await?;
         for model in models {
             delete(&mut transaction, model).await?;
+        }
+        if let Some(heir) = heir {
+            update(&mut transaction, heir).await?;
         }
         sqlx::query("DELETE FROM splits WHERE name NOT IN (SELECT name FROM models)")
             .execute(&mut *transaction)
@@ -175,6 +167,27 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
         }
         Err(e) => Err(InsertModelError::Store(e.into())),
     }
+}
+
+/// Replaces what may change of a model within a transaction.
+async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), StoreError> {
+    let model = &spec.program.model;
+    sqlx::query(
+        "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6, priority = $7 \
+         WHERE name = $8 AND version = $9",
+    )
+    .bind(millis(spec.slo))
+    .bind(spec.rate.map(RequestsPerSecond::get))
+    .bind(spec.rate_mode.as_str())
+    .bind(spec.queue_limit.map(i64::from))
+    .bind(spec.family().map(ToString::to_string))
+    .bind(accuracy(spec))
+    .bind(i64::from(u32::from(spec.priority)))
+    .bind(model.name.to_string())
+    .bind(i64::from(model.version.get()))
+    .execute(&mut **transaction)
+    .await?;
+    Ok(())
 }
 
 /// Removes a model and its profiles within a transaction.

@@ -10,7 +10,7 @@ use crate::sessions::EndedSessions;
 /// The name of the setting with the sessions that were signed out.
 const ENDED_SESSIONS: &str = "ended-sessions";
 /// The statement that stores a setting.
-const SET: &str = "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+pub(super) const SET: &str = "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
 
 impl Store {
     /// Returns the stored settings.

@@ -1,10 +1,10 @@
 //! Everything that the store can be asked to change, in an order in which most need those before them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_api::{AuditActor, KeyView, Scope, events::EventKind};
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, Dim, Generation, ModelId, ModelSpec, NodeName, Priority,
+    ArtifactDigest, Datatype, Dim, Generation, ModelId, ModelName, ModelSpec, NodeName, Priority,
     ProfileTable, Program, RateMode, RequestsPerSecond, Scheduling, Split, Sticky, TensorSpec,
 };
 use packhorse_contention::PairTable;
@@ -18,7 +18,7 @@ use packhorse_gateway::{
 use packhorse_kernels::KernelTable;
 
 /// The number of acts.
-pub(crate) const ACTS: usize = 30;
+pub(crate) const ACTS: usize = 31;
 
 /// The reason why an act was refused.
 #[derive(Debug, PartialEq, Eq)]
@@ -67,7 +67,11 @@ pub(crate) async fn carry_out(act: usize, store: &Store) -> Result<(), Refused> 
         // Several pages, some of which follow each other.
         18 => store.insert_events(&events(14..17, 9_000), 11).await,
         19 => admin.delete_key("k1").await,
-        20 => admin.delete_models(&[model("m:1")]).await,
+        20 => {
+            admin
+                .delete_models(&[model("m:1")], Some(&spec("m:2", 2, 3.0)))
+                .await
+        }
         21 => admin.delete_node(&name("n2")).await,
         22 => store.delete_node_token(&name("n1")).await,
         23 => store.insert_artifact(digest(3), 78).await.map(drop),
@@ -80,6 +84,7 @@ pub(crate) async fn carry_out(act: usize, store: &Store) -> Result<(), Refused> 
         27 => admin.insert_key(&key("k3", 3)).await,
         28 => store.insert_plan(&plan(3), None).await,
         29 => store.insert_events(&events(17..18, 100), 14).await,
+        30 => store.set_needs(&needs()).await,
         _ => unreachable!("there are {ACTS} acts"),
     };
     done.map_err(|error| refused(&error))
@@ -234,6 +239,10 @@ fn plan(generation: u64) -> PlanRecord {
             shortfall: None,
         }],
     }
+}
+
+fn needs() -> BTreeMap<ModelName, RequestsPerSecond> {
+    BTreeMap::from([("m".parse().expect("a name"), RequestsPerSecond::ONE)])
 }
 
 fn split() -> SplitRecord {

@@ -7,7 +7,10 @@ use packhorse_cluster::{
 };
 use proptest::{collection::vec, prelude::*};
 
-use super::max_min_level;
+use super::{
+    Claims, levels,
+    shares::{Shares, max_min_level},
+};
 use crate::{
     Budget, PlanningOptions, estimate, policy,
     tests::{device, equal_devices, profiles},
@@ -314,6 +317,121 @@ fn an_equal_need_of_a_higher_priority_is_planned_for_first() {
         told.contains("a higher priority than 0 come first"),
         "{told}"
     );
+}
+
+/// Returns a problem of the devices `big`, with 8 GiB, and `g`, with 4 GiB. One model of the priority 9 reserves more than all devices compute, and no
+/// other device than `reached` can hold it. A second one is served and needs what a device of `g` computes, and a third one reserves as much.
+fn unreachable_reservation(devices: &[&str], memory_mib: u64, reached: &str) -> Problem {
+    let mut rows = String::new();
+    for kind in ["big", "g"] {
+        for (name, memory) in [("m0", memory_mib), ("m1", 400), ("m2", 400)] {
+            if name == "m0" && kind != reached && reached != "none" {
+                continue;
+            }
+            for (size, ms) in [(1, 20), (4, 30), (16, 60)] {
+                writeln!(rows, "{name},{kind},{size},,{ms},,{memory},90,,").unwrap();
+            }
+        }
+    }
+    let demands = [("m0", 5e3, 200), ("m1", 200.0, 200), ("m2", 400.0, 200)];
+    let mut problem = equal_devices(device("g", 4_096), devices.len(), &demands, profiles(&rows));
+    for (of, kind) in problem.devices.iter_mut().zip(devices) {
+        let memory = if *kind == "big" { 8_192 } else { 4_096 };
+        *of = device(kind, memory);
+    }
+    for (model, need) in problem.models.iter_mut().zip([0.01, 200.0, 0.01]) {
+        model.need = RequestsPerSecond::new(need).ok();
+    }
+    set_priorities(&mut problem, &[9, 5, 5]);
+    problem
+}
+
+#[test]
+fn what_a_reservation_of_a_higher_priority_cannot_reach_is_shared_among_the_others() {
+    for (devices, memory_mib, reached) in [
+        // A model that has a profile on one of the devices only.
+        (vec!["big", "g"], 400, "big"),
+        // One that only one of the devices has memory for, and one that none has.
+        (vec!["big", "g"], 6_000, "none"),
+        (vec!["g"], 6_000, "none"),
+    ] {
+        let mut problem = unreachable_reservation(&devices, memory_mib, reached);
+        let case = format!("{devices:?}, {memory_mib} MiB");
+        let shares = Shares::new(&problem, &levels(&problem));
+        let fair = shares.fair[1].get();
+        assert!(fair > 190.0, "{case}: {fair}");
+        let is_held = devices.contains(&"big");
+        assert_eq!(shares.is_reachable(0), is_held, "{case}");
+        if is_held {
+            // What one device computes.
+            let entitled = shares.entitled[0].get();
+            assert!((150.0..220.0).contains(&entitled), "{case}: {entitled}");
+        }
+        // The second model is served before the others are registered.
+        let mut before = problem.clone();
+        for model in [0, 2] {
+            before.models[model].rate = RequestsPerSecond::ZERO;
+        }
+        let mut current = place("goodput", &before).replicas;
+        current.retain(|replica| replica.model.0 == 1);
+        problem.current = current;
+        for name in ["goodput", "first-fit"] {
+            let plan = place(name, &problem);
+            let served = at_needs(&problem, &plan.replicas)[1];
+            assert!(served > 180.0, "{case}, {name}: {served} {plan:?}");
+        }
+    }
+}
+
+#[test]
+fn a_model_that_no_device_can_hold_takes_no_home_and_makes_no_policy_try_again() {
+    let mut problem = unreachable_reservation(&["g"], 6_000, "none");
+    problem.models[0].need = RequestsPerSecond::new(50.0).ok();
+    problem.models[2].rate = RequestsPerSecond::new(5.0).unwrap();
+    problem.models[2].need = RequestsPerSecond::new(5.0).ok();
+    let mut calls = 0;
+    let claims = Claims::new(&problem).unwrap();
+    let plan = claims.place(|problem| {
+        calls += 1;
+        let options = PlanningOptions::default();
+        policy("first-fit")
+            .unwrap()
+            .place_once(problem, &options, &mut Budget::unlimited())
+    });
+    let plan = plan.unwrap();
+    assert_eq!(calls, 1, "{plan:?}");
+    for model in [1, 2] {
+        assert!(count(&plan.replicas, model) > 0, "{plan:?}");
+    }
+}
+
+#[test]
+fn only_as_many_models_of_a_lower_priority_give_way_as_a_higher_one_needs() {
+    // Each model has a device, and the first one comes to need one or two more.
+    for name in ["goodput", "first-fit", "exclusive", "nexus"] {
+        for (need, giving) in [(400.0, 1), (700.0, 2)] {
+            for low_need in [10.0, 45.0] {
+                let mut models = vec![(20.0, 60.0, 60.0)];
+                models.extend(vec![(20.0, low_need, low_need); 4]);
+                let priorities = [9, 3, 3, 3, 3];
+                let mut before = tight(5, &models, &priorities);
+                before.current = place(name, &before).replicas;
+                models[0] = (20.0, need, need);
+                let mut after = tight(5, &models, &priorities);
+                after.current.clone_from(&before.current);
+                let plan = place(name, &after);
+                let case = format!("{name}, {need}, {low_need}: {plan:?}");
+                let served = at_needs(&after, &plan.replicas);
+                assert!(served[0] > 0.94 * need, "{case}");
+                let others = served[1..].iter();
+                let keeping = others.filter(|served| **served > 0.94 * low_need);
+                assert_eq!(keeping.count(), 4 - giving, "{case}");
+                // Who gives way is told why, and no one else.
+                let told = plan.models.iter().filter(|model| model.shortfall.is_some());
+                assert_eq!(told.count(), giving, "{case}");
+            }
+        }
+    }
 }
 
 proptest! {

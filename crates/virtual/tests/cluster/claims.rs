@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{ModelId, RequestsPerSecond};
+use packhorse_cluster::{ModelId, ModelSpec, RequestsPerSecond};
 use packhorse_control::{Command, ModelSpecChange, PlanReason, PlanReasons};
 use packhorse_virtual::Random;
 
-use crate::virtual_cluster::{Settings, VirtualCluster, name};
+use crate::virtual_cluster::{Settings, VirtualCluster, name, spec};
 
 /// The policies that the cases are tried with.
 const POLICIES: [&str; 3] = ["goodput", "first-fit", "gslice"];
@@ -116,6 +116,47 @@ fn an_overload_of_one_model_takes_no_other_down() {
         cluster.run_for(Duration::from_mins(5));
         cluster.interruptions.remove(&"a:1".parse().unwrap());
         assert_uninterrupted(&cluster, policy);
+    }
+}
+
+#[test]
+fn a_restart_of_the_gateway_leaves_models_without_a_reservation_what_they_need() {
+    for policy in POLICIES {
+        let mut cluster = VirtualCluster::new(Settings {
+            policy,
+            ..Settings::default()
+        });
+        cluster.add_node("n", "T4", 2, 4 * 1024);
+        let spec = ModelSpec {
+            rate: None,
+            ..spec("a:1", 1.0)
+        };
+        let register = Command::Register(Box::new(spec), 1);
+        cluster.command_and_wait(register).unwrap();
+        // Two devices compute 1,500 requests/s.
+        let a: ModelId = "a:1".parse().unwrap();
+        cluster.counted.rates.insert(a.clone(), 1_000.0);
+        let limit = Duration::from_mins(2);
+        cluster.run_until("the model serves", limit, VirtualCluster::is_healthy);
+        cluster.run_for(Duration::from_mins(2));
+        let replicas = cluster.serving("a:1").len();
+        assert_eq!(replicas, 2, "{policy}");
+        cluster.kill_gateway(false);
+        cluster.start_gateway();
+        // It changes much before anything is measured again.
+        cluster.register("b:1", 700.0);
+        cluster.run_for(Duration::from_secs(4));
+        let plan = cluster.controller().plan().unwrap();
+        let mut forecasts = plan.forecasts.iter();
+        let forecast = forecasts.find(|forecast| forecast.model == a).unwrap();
+        assert!(forecast.rate.get() > 900.0, "{policy}: {forecast:?}");
+        assert!(forecast.goodput.get() > 900.0, "{policy}: {forecast:?}");
+        // A second restart before the first measurement forgets nothing either.
+        cluster.kill_gateway(false);
+        cluster.start_gateway();
+        change_rate(&mut cluster, "b", 1_400.0);
+        cluster.run_for(Duration::from_secs(20));
+        assert_eq!(cluster.serving("a:1").len(), replicas, "{policy}");
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{ModelId, ModelSpec, ModelState, Priority, RequestsPerSecond};
+use packhorse_cluster::{
+    ModelId, ModelSpec, ModelState, ModelVersion, Priority, RateMode, RequestsPerSecond,
+};
 use packhorse_control::{Command, ModelSpecChange, PlanReason, PlanReasons};
 use packhorse_virtual::Random;
 
@@ -193,6 +195,50 @@ fn a_higher_priority_takes_a_place_and_a_lower_one_gives_it_back() {
             );
         }
     }
+}
+
+#[test]
+fn the_reservation_and_the_priority_stay_when_the_newest_version_is_removed() {
+    let mut cluster = cluster("goodput", 3);
+    let first = ModelSpec {
+        slo: Duration::from_millis(300),
+        ..prioritized("m:1", 20.0, 3)
+    };
+    register(&mut cluster, first.clone());
+    register(&mut cluster, prioritized("m:3", 30.0, 4));
+    register(&mut cluster, prioritized("m:2", 40.0, 5));
+    let changed = ModelSpecChange {
+        rate: Some(RequestsPerSecond::new(50.0).ok()),
+        rate_mode: Some(RateMode::Declared),
+        priority: Priority::new(7).ok(),
+        ..ModelSpecChange::default()
+    };
+    change(&mut cluster, "m", changed);
+    // An older version has no say.
+    let mut remove = |version: u32| {
+        let version = ModelVersion::new(version).ok();
+        let remove = Command::RemoveModel(name("m"), version);
+        cluster.command_and_wait(remove).unwrap();
+    };
+    remove(2);
+    remove(3);
+    let left = ModelSpec {
+        rate: RequestsPerSecond::new(50.0).ok(),
+        rate_mode: RateMode::Declared,
+        priority: Priority::new(7).unwrap(),
+        ..first
+    };
+    let spec = |cluster: &VirtualCluster| {
+        let model = cluster.controller().model(&"m:1".parse().unwrap());
+        ModelSpec::clone(&model.unwrap().spec)
+    };
+    assert_eq!(spec(&cluster), left);
+    healthy(&mut cluster);
+    let planned = planned_rate(&cluster, "goodput", "m:1");
+    assert!((planned - 50.0).abs() < 1e-6, "{planned}");
+    cluster.kill_gateway(false);
+    cluster.start_gateway();
+    assert_eq!(spec(&cluster), left);
 }
 
 /// `PACKHORSE_SEQUENCES` is the number of sequences.

@@ -47,13 +47,13 @@ pub(crate) struct RegisterArgs {
     /// Latency objective (SLO) in milliseconds; replaces that of SPEC.json
     #[arg(long, value_name = "MS")]
     slo_ms: Option<f64>,
-    /// Reserved rate, in requests per second; replaces that of SPEC.json [default: none: the model is planned for its measured rate]
+    /// Reserved rate, in requests per second; replaces that of SPEC.json [default: that of the newest version; none for the first one, which is planned for its measured rate]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     rate_rps: Option<RequestsPerSecond>,
-    /// Rate to plan for beside a reservation: declared, measured, max (the larger of the two) or min; replaces that of SPEC.json [default: max]
+    /// Rate to plan for beside a reservation: declared, measured, max (the larger of the two) or min; replaces that of SPEC.json [default: that of the newest version; max for the first one]
     #[arg(long, value_name = "MODE")]
     rate_mode: Option<RateMode>,
-    /// Priority over other models, 0 to 9: where devices do not suffice, those of a higher one are served first; replaces that of SPEC.json [default: 5]
+    /// Priority over other models, 0 to 9: where devices do not suffice, those of a higher one are served first; replaces that of SPEC.json [default: that of the newest version; 5 for the first one]
     #[arg(long, value_name = "N")]
     priority: Option<Priority>,
     /// Most requests that may wait for the model; replaces that of SPEC.json [default: the gateway's --queue-limit]

@@ -1,6 +1,7 @@
 //! A folder of models: NAME/model.json is a registration without artifact, NAME/VERSION/model.pt or model.pt2 the program of a version.
 
 use std::{
+    collections::BTreeSet,
     ffi::OsStr,
     fs,
     io::ErrorKind,
@@ -147,11 +148,15 @@ impl RepositoryVersion {
     ) -> anyhow::Result<()> {
         let file = hash_artifact(&self.program).await?;
         name_artifact(&mut self.spec, &file)?;
-        let wanted: ModelRegistration = serde_json::from_value(Value::Object(self.spec))?;
+        let said: BTreeSet<String> = self.spec.keys().cloned().collect();
+        let mut wanted: ModelRegistration = serde_json::from_value(Value::Object(self.spec))?;
         let version = wanted.version.context("the folder says the version")?;
         let mut of_model = registered.iter().filter(|view| view.name == wanted.name);
         let is_newest = of_model.clone().all(|view| view.version <= version);
         let earlier = of_model.find(|view| view.version == version);
+        if let Some(earlier) = earlier {
+            complete(&mut wanted, &said, earlier);
+        }
         if let Some(earlier) = earlier.filter(|earlier| is_same_program(earlier, &wanted)) {
             return change(admin, earlier, &wanted, is_newest).await;
         }
@@ -163,8 +168,32 @@ impl RepositoryVersion {
             (admin.register_model(&wanted).await?, "registered")
         };
         report(&wanted.name, version, outcome);
-        // A new version has what the one before it had, where the folder says nothing of it.
+        // A new version has what the one before it had.
+        complete(&mut wanted, &said, &view);
         change(admin, &view, &wanted, is_newest).await
+    }
+}
+
+/// Has a registration be what is registered, where its file, which says these fields, does not say anything.
+fn complete(wanted: &mut ModelRegistration, said: &BTreeSet<String>, registered: &ModelView) {
+    let is_unsaid = |field: &str| !said.contains(field);
+    if is_unsaid("rate_rps") {
+        wanted.rate_rps = registered.rate_rps;
+    }
+    if is_unsaid("rate") {
+        wanted.rate = Some(registered.rate);
+    }
+    if is_unsaid("priority") {
+        wanted.priority = Some(registered.priority);
+    }
+    if is_unsaid("queue_limit") {
+        wanted.queue_limit = registered.queue_limit;
+    }
+    if is_unsaid("family") {
+        wanted.family.clone_from(&registered.family);
+    }
+    if is_unsaid("accuracy") {
+        wanted.accuracy = registered.accuracy;
     }
 }
 
