@@ -1,6 +1,6 @@
 //! The process's file descriptors: as many as the system allows, divided between connections and everything else.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use packhorse_service::raise_descriptor_limit;
 
 use crate::serve::OVERFLOW_CONNECTIONS;
 
@@ -20,18 +20,7 @@ pub(crate) struct ConnectionShares {
 
 /// Raises the soft limit of descriptors to the hard one, and divides them; each listener gets at most `wanted` connections.
 pub(crate) fn raise_and_divide(wanted: usize) -> ConnectionShares {
-    let before = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: before.maximum,
-        maximum: before.maximum,
-    };
-    let limit = match setrlimit(Resource::Nofile, raised) {
-        Ok(()) => raised.current,
-        Err(e) => {
-            tracing::warn!(error = %e, "cannot raise the limit of file descriptors to the hard limit");
-            before.current
-        }
-    };
+    let limit = raise_descriptor_limit();
     let shares = divide(limit, wanted);
     let shown = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     if shares.inference < wanted || shares.admin < wanted {
@@ -90,12 +79,5 @@ mod tests {
             let shares = divide(limit, wanted);
             assert_eq!(shares, ConnectionShares { inference, admin }, "{limit:?}");
         }
-    }
-
-    #[test]
-    fn the_soft_limit_is_raised_to_the_hard_one() {
-        raise_and_divide(10);
-        let limit = getrlimit(Resource::Nofile);
-        assert_eq!(limit.current, limit.maximum);
     }
 }

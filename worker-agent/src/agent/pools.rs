@@ -26,8 +26,6 @@ use crate::{
 
 /// The number of ends of its pool worker after which a model gets a process of its own.
 const MOST_BLAMED: u32 = 2;
-/// The signals by which others kill a process: nothing that it worked for is to blame.
-const KILLS: [i32; 2] = [9, 15];
 
 /// The pool workers of the node.
 #[derive(Debug)]
@@ -229,19 +227,14 @@ impl PoolWorker {
     }
 }
 
-/// Returns the models for which a pool worker worked when it crashed, or when a batch did not end; none if it ended otherwise.
+/// Returns the models for which a pool worker worked when it failed or was killed, as the kernel does where memory runs out; none if it ended
+/// otherwise.
 fn to_blame(failure: Option<ProcessFailure>, handoff: &Handoff) -> Vec<ModelId> {
-    match failure {
-        None => Vec::new(),
-        Some(ProcessFailure::Signal(signal)) if KILLS.contains(&signal) => Vec::new(),
-        Some(_) => {
-            let notes = [Work::Running, Work::Loading];
-            notes
-                .into_iter()
-                .filter_map(|work| handoff.read_note(work))
-                .collect()
-        }
+    if failure.is_none() {
+        return Vec::new();
     }
+    let notes = [Work::Running, Work::Loading].into_iter();
+    notes.filter_map(|work| handoff.read_note(work)).collect()
 }
 
 /// Watches a member until it has ended, or its pool worker has.

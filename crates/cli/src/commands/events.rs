@@ -99,7 +99,8 @@ fn print(event: &EventView, json: bool) -> anyhow::Result<()> {
         return Ok(output::print_line(serde_json::to_string(event)?)?);
     }
     let state = format!("{:<11}", output::state_name(&event.state));
-    let reason = event.reason.as_deref().filter(|reason| !reason.is_empty());
+    let reason = event.reason.as_deref();
+    let reason = reason.filter(|reason| !reason.is_empty() && !event.text.contains(reason));
     let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
     Ok(output::print_line(format!(
         "{}  {:>6}  {:<7}  {}  {}{reason}",

@@ -24,6 +24,7 @@ use std::{
 };
 
 use packhorse_cluster::ReplicaId;
+use packhorse_service::raise_descriptor_limit;
 use packhorse_worker_agent::handoff::{Handoff, PoolTask, Work, WorkNote, WorkerReport, exit_code};
 
 use crate::{
@@ -65,6 +66,8 @@ pub(crate) fn pool(handoff: &Handoff, confine: bool) -> u8 {
     });
     let reporter = StatusReporter::new(handoff);
     handoff.limit_log();
+    // A member has four sockets, and each of its connections has as many descriptors again.
+    raise_descriptor_limit();
     let started = Pool::start(handoff, confine, &event_sender);
     match started.and_then(|pool| pool.run(&events, &reporter)) {
         Ok(code) => code,

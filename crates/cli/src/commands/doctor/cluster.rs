@@ -212,13 +212,18 @@ fn workers(models: &[ModelView]) -> Vec<Check> {
     for model in models {
         for replica in &model.replicas {
             let whose = format!("{}:{} on {}", model.name, model.version, replica.device);
-            let reason = replica.reason.as_deref().unwrap_or("no reason is known");
+            // That of a lost connection is the model's.
+            let reason = replica.reason.as_ref().or(model.reason.as_ref());
+            let reason = reason.map_or("no reason is known", String::as_str);
             match replica.state {
                 _ if replica.serving => serving += 1,
                 Some(ReplicaState::Ready) => checks.push(Check::problem(
                     WORKERS,
                     format!("the gateway is not connected to the worker of {whose}: {reason}"),
-                    "packhorse-agent --listen-address ADDRESS that the gateway can reach, and the same --link-secret-file on both",
+                    format!(
+                        "packhorse model show {}    (if it was never connected: packhorse-agent --listen-address ADDRESS that the gateway can reach, and the same --link-secret-file on both)",
+                        model.name
+                    ),
                 )),
                 Some(ReplicaState::Failed | ReplicaState::BackingOff) => checks.push(Check::problem(
                     WORKERS,
