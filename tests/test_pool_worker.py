@@ -87,6 +87,9 @@ def pool_of(cluster: Cluster) -> int:
 def test_models_beyond_the_first_share_a_process_and_each_answers_for_itself(pooled: Cluster, tmp_path: Path):
     pool = pool_of(pooled)
     assert len(set(pids(pooled).values())) == 2
+    for name, pid in pids(pooled).items():
+        (replica,) = pooled.admin.get(f"/v1/models/{name}")["replicas"]
+        assert replica["worker"] == ("pool" if pid == pool else "own")
     check_answers(pooled)
     # One leaves, and another comes, without a word to the others.
     shared = [name for name, pid in pids(pooled).items() if pid == pool]

@@ -6,7 +6,7 @@ pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
     ModelName, ModelVersion, Padding, Percent, Priority, RateMode, ReplicaId, ReplicaState,
-    RequestsPerSecond, Split, Sticky, TensorSpec, Verification,
+    RequestsPerSecond, Split, Sticky, TensorSpec, Verification, WorkerKind,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -332,6 +332,9 @@ pub struct ReplicaView {
     pub restarts: u32,
     /// The process id of the replica's worker on the node; null while there is no process.
     pub pid: Option<u32>,
+    /// The kind of that process: the replica's own, or one that runs other replicas, too.
+    #[serde(default)]
+    pub worker: WorkerKind,
     /// The reason why the replica is not ready.
     pub reason: Option<String>,
     /// The device memory that the worker uses, in bytes; null before it is ready or if unknown.

@@ -38,7 +38,7 @@ pub use model_state::ModelState;
 pub use node_state::{
     Capacity, DeviceReport, DroppedRewriting, InspectionResult, NodeState, ProfileProgress,
     ReplicaState, ReplicaStatus, Scheduling, Verification, WantedProfile, WantedReplica,
-    WantedState,
+    WantedState, WorkerKind,
 };
 pub use observation::{DeviceObservation, ReplicaObservation};
 pub use plan::{ModelForecast, Plan, Violation};

@@ -157,6 +157,9 @@ pub struct ReplicaStatus {
     pub local_path: Option<String>,
     /// The process id of the worker; none while there is no process.
     pub pid: Option<u32>,
+    /// The kind of the worker.
+    #[serde(default, skip_serializing_if = "WorkerKind::is_own")]
+    pub worker: WorkerKind,
     /// The number of times that the worker was restarted.
     pub restarts: u32,
     /// The reason why the replica is not ready, as text for people.
@@ -170,6 +173,29 @@ pub struct ReplicaStatus {
     /// The comparison of the worker's answers with those of the program as it is in its file; none if the worker has made none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verification: Option<Verification>,
+}
+
+/// The kind of a replica's worker process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerKind {
+    /// The process runs this replica, and those of models that share its backbone.
+    #[default]
+    Own,
+    /// The process runs many replicas of the device, which come and go.
+    Pool,
+}
+
+impl WorkerKind {
+    /// Returns true for a worker of the replica's own.
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature that serde calls"
+    )]
+    fn is_own(&self) -> bool {
+        *self == Self::Own
+    }
 }
 
 /// The comparison of a program's answers to random inputs, as its worker has rewritten it to be fast, with those of the program as it is in its

@@ -17,7 +17,7 @@ use packhorse_cluster::{
     Generation, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan, PlannedReplica,
     Priority, Profile, ProfileRow, ProfileTable, Program, RateMode, Replica, ReplicaId,
     ReplicaPhase, ReplicaSpec, ReplicaState, ReplicaStatus, RequestsPerSecond, Scheduling, Time,
-    VariantMix,
+    VariantMix, WorkerKind,
 };
 use packhorse_control::{
     Assumptions, Command, Config, Controller, Effect, Event, LeaseClaim, LinkState, NodeReport,
@@ -227,6 +227,7 @@ fn report(node: usize, models: usize, state: ReplicaState) -> Command {
         memory_bytes: None,
         capacity: None,
         verification: None,
+        worker: WorkerKind::Own,
     };
     let replicas = (node..models).step_by(NODES).map(status);
     Command::Report(

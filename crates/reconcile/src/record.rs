@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
     InspectionResult, ModelId, ProfileProgress, ReplicaId, ReplicaState, ReplicaStatus, Time,
-    WantedProfile,
+    WantedProfile, WorkerKind,
 };
 
 use crate::{
@@ -450,6 +450,7 @@ impl TaskRecord {
             memory_bytes,
             capacity,
             verification,
+            worker: WorkerKind::Own,
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, DroppedRewriting, InspectionResult, Program, ReplicaState,
-    ReplicaStatus, Time, Verification, WantedProfile, WantedReplica, WantedState,
+    ReplicaStatus, Time, Verification, WantedProfile, WantedReplica, WantedState, WorkerKind,
 };
 use proptest::prelude::*;
 
@@ -215,6 +215,7 @@ fn a_wanted_replica_is_fetched_started_and_reported_ready() {
         memory_bytes: Some(ByteCount::new(5)),
         capacity: Some(CAPACITY),
         verification: Some(verification()),
+        worker: WorkerKind::Own,
     };
     assert_eq!(node.status(), expected);
     assert_eq!(node.reconciler.applied(), (1, 1));

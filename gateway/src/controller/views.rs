@@ -8,7 +8,7 @@ use packhorse_api::{
 };
 use packhorse_cluster::{
     BackboneId, DeviceId, DeviceKind, Discipline, ModelId, ModelName, ModelState, ModelVersion,
-    NodeName, ProfileSource, Program, Replica, ReplicaId, ReplicaSpec,
+    NodeName, ProfileSource, Program, Replica, ReplicaId, ReplicaSpec, WorkerKind,
 };
 use packhorse_control::{
     CommandError, DraftPlan, LinkState, Model, ModelStatus, Node,
@@ -135,6 +135,7 @@ impl Task {
             serving: controller.link(replica.id) == Some(&LinkState::Serving),
             restarts: status.map_or(0, |status| status.restarts),
             pid: status.and_then(|status| status.pid),
+            worker: status.map_or(WorkerKind::Own, |status| status.worker),
             reason: status.and_then(|status| status.reason.clone()),
             memory_bytes: status.and_then(|status| status.memory_bytes),
             capacity: status.and_then(|status| status.capacity),

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 6352a18372f6d83cee8823027a377915de3ad9cbf9a51cb6b76c9cf2be627d7e) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 89d585a9335fb355bbd7e1fa399cff400eb39bf81d1598544ed1e8a6235711ce) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1559,6 +1559,8 @@ export interface components {
             /** @description The state of the replica's worker. */
             state: components["schemas"]["ReplicaState"];
             verification?: components["schemas"]["Verification"] | null;
+            /** @description The kind of the worker. */
+            worker?: components["schemas"]["WorkerKind"];
         };
         /** @description A replica of a model. */
         ReplicaView: {
@@ -1600,6 +1602,8 @@ export interface components {
             serving: boolean;
             state?: components["schemas"]["ReplicaState"] | null;
             verification?: components["schemas"]["Verification"] | null;
+            /** @description The kind of that process: the replica's own, or one that runs other replicas, too. */
+            worker?: components["schemas"]["WorkerKind"];
         };
         /** @description An item of the response to `POST /v2/repository/index`. */
         RepositoryEntry: {
@@ -2016,6 +2020,11 @@ export interface components {
              */
             revision: number;
         };
+        /**
+         * @description The kind of a replica's worker process.
+         * @enum {string}
+         */
+        WorkerKind: "own" | "pool";
     };
     responses: never;
     parameters: never;

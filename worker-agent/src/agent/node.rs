@@ -307,10 +307,14 @@ impl Node {
         }
         while self.fetches.try_join_next().is_some() {}
         let (epoch, revision) = self.reconciler.applied();
+        let mut replicas = self.reconciler.replicas();
+        for replica in &mut replicas {
+            replica.worker = self.workers.kind(replica.id);
+        }
         let status = NodeStatus {
             epoch,
             revision,
-            replicas: self.reconciler.replicas(),
+            replicas,
             profiles: self.reconciler.profiles(),
             inspections: (self.inspects).then(|| self.reconciler.inspections()),
         };

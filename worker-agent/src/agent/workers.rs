@@ -10,7 +10,7 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, ComputeShare, ModelId, ProfileTable, Program, ReplicaId, WantedReplica,
+    ByteCount, ComputeShare, ModelId, ProfileTable, Program, ReplicaId, WantedReplica, WorkerKind,
 };
 use packhorse_reconcile::{Event, Task, TaskId, WorkerReport};
 use packhorse_worker_agent::{
@@ -437,6 +437,15 @@ impl Workers {
             last_status: status,
             events: self.events.clone(),
             obstacle: None,
+        }
+    }
+
+    /// Returns the kind of a replica's worker.
+    pub(super) fn kind(&self, replica: ReplicaId) -> WorkerKind {
+        let running = self.running.get(&TaskId::Replica(replica));
+        match running.and_then(RunningWorker::pool_device) {
+            Some(_) => WorkerKind::Pool,
+            None => WorkerKind::Own,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Registered models as text.
 
 use packhorse_api::{ModelView, ProfilingView, ReplicaView};
-use packhorse_cluster::{RateMode, ReplicaState, RequestsPerSecond, TensorSpec};
+use packhorse_cluster::{RateMode, ReplicaState, RequestsPerSecond, TensorSpec, WorkerKind};
 
 use super::versioned_name;
 use crate::{
@@ -198,6 +198,9 @@ pub(crate) fn replica_state(replica: &ReplicaView) -> String {
     if let Some(reason) = &replica.reason {
         text.push_str(": ");
         text.push_str(reason);
+    }
+    if replica.worker == WorkerKind::Pool {
+        text.push_str(", in a process with others");
     }
     match replica.restarts {
         0 => text,

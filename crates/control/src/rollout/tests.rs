@@ -4,6 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use packhorse_cluster::{
     ArtifactDigest, BackboneId, ComputeShare, Generation, ReplicaSpec, ReplicaState, ReplicaStatus,
+    WorkerKind,
 };
 use proptest::prelude::*;
 
@@ -201,6 +202,7 @@ impl SimCluster {
                 memory_bytes: None,
                 capacity: None,
                 verification: None,
+                worker: WorkerKind::Own,
             });
             status.state = match status.state {
                 ReplicaState::Fetching | ReplicaState::BackingOff => ReplicaState::Loading,

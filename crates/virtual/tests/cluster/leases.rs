@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use packhorse_cluster::{
-    Capacity, ModelId, ModelState, NodeName, NodeState, ReplicaStatus, Scheduling, Time,
+    Capacity, ModelId, ModelState, NodeName, NodeState, ReplicaStatus, Scheduling, Time, WorkerKind,
 };
 use packhorse_control::{
     Command, CommandError, LeaseClaim, NodeReport, Notice, PlanNotice, record::Settings as Changed,
@@ -232,6 +232,7 @@ fn a_report_of_replicas_that_nobody_knows_changes_nothing() {
         memory_bytes: None,
         capacity: None,
         verification: None,
+        worker: WorkerKind::Own,
     };
     report.replicas.insert(status.id, status);
     let node: NodeName = "n0".parse().unwrap();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use packhorse_api::agent::{AgentStatus, GpuStatus, LeaseGrant, WantedState};
 use packhorse_cluster::{
     ByteCount, DeviceKind, Profile, ProfileProgress, ProfileTable, ReplicaId, ReplicaState,
-    ReplicaStatus, WantedProfile, WantedReplica,
+    ReplicaStatus, WantedProfile, WantedReplica, WorkerKind,
 };
 use packhorse_wire::{LinkSecret, WorkerIdentity};
 use reqwest::Method;
@@ -260,6 +260,7 @@ pub(crate) fn status(id: ReplicaId, state: ReplicaState, reason: Option<&str>) -
         memory_bytes: None,
         capacity: None,
         verification: None,
+        worker: WorkerKind::Own,
     }
 }
 

@@ -1,4 +1,4 @@
-use packhorse_cluster::{DroppedRewriting, InspectionResult, ProfileProgress};
+use packhorse_cluster::{DroppedRewriting, InspectionResult, ProfileProgress, WorkerKind};
 
 use super::*;
 
@@ -18,6 +18,7 @@ fn ready(id: &str) -> ReplicaStatus {
             multiprocessors: Some(80),
         }),
         verification: None,
+        worker: WorkerKind::Own,
     }
 }
 
