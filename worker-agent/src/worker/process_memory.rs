@@ -5,10 +5,12 @@ use std::fs;
 use packhorse_cluster::ByteCount;
 
 /// Returns the resident memory that processes with the same program and libraries share: all that is not anonymous.
+#[cfg(feature = "torch")]
 pub(crate) fn shared() -> Option<ByteCount> {
     shared_of(&status()?)
 }
 
+#[cfg(any(test, feature = "torch"))]
 fn shared_of(status: &str) -> Option<ByteCount> {
     Some(field(status, "VmRSS:")?.saturating_sub(field(status, "RssAnon:")?))
 }

@@ -21,8 +21,8 @@ use nix::{
 };
 use packhorse_cluster::{Dim, Program, TensorSpec};
 use packhorse_worker_agent::handoff::{
-    Execution, ExecutorChoice, Handoff, LinkSettings, Optimize, PipelineSettings, PoolTask,
-    ProfileTask, ServeTask, WorkerReport, worker_environment,
+    Execution, ExecutorChoice, Handoff, LinkSettings, Optimize, PipelineSettings, ProfileTask,
+    ServeTask, WorkerReport, worker_environment,
 };
 use serde::Serialize;
 use tempfile::TempDir;
@@ -61,7 +61,7 @@ impl Worker {
 
     /// Starts a pool worker with these flags.
     #[cfg(feature = "torch")]
-    pub(crate) fn pool(task: &PoolTask, flags: &[&str]) -> Self {
+    pub(crate) fn pool(task: &packhorse_worker_agent::handoff::PoolTask, flags: &[&str]) -> Self {
         Self::spawn_with("pool", flags, task, &[])
     }
 

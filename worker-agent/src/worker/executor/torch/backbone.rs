@@ -15,12 +15,15 @@ use super::{
     shim::Backbone,
     verify,
 };
-use crate::executor::{
-    error::{ExecutionError, StartError},
-    fill::Fill,
-    started::Started,
-    synthetic,
-    verification::Reference,
+use crate::{
+    executor::{
+        error::{ExecutionError, StartError},
+        fill::Fill,
+        started::Started,
+        synthetic,
+        verification::Reference,
+    },
+    process_memory,
 };
 
 /// The numbers of rows for which is looked whether the backbone keeps rows apart.
@@ -38,7 +41,7 @@ pub(in crate::executor) fn start_together(
     if all.iter().any(|options| options.optimize == Optimize::Off) {
         return Err(StartError::transient("programs as they are share nothing"));
     }
-    let shared_before = crate::process_memory::shared();
+    let shared_before = process_memory::shared();
     let references = all.iter().map(|options| {
         verify::reference_if_wanted(&Start {
             options,

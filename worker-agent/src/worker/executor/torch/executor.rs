@@ -16,11 +16,14 @@ use super::{
     shim::{self, Buffer, Module, Optimization, RegisteredMemory, Rewriting},
     together,
 };
-use crate::executor::{
-    error::{ExecutionError, StartError},
-    fill::Fill,
-    stages::{Executed, Executor, InputMemory, PreparedBatch},
-    synthetic,
+use crate::{
+    executor::{
+        error::{ExecutionError, StartError},
+        fill::Fill,
+        stages::{Executed, Executor, InputMemory, PreparedBatch},
+        synthetic,
+    },
+    process_memory,
 };
 
 /// Runs a program with libtorch.
@@ -203,9 +206,7 @@ impl Executor for TorchExecutor {
     fn memory(&self, _batch_size: u32) -> Option<ByteCount> {
         match self.device.cuda_index {
             Some(index) => shim::cuda_peak_memory(index).map(ByteCount::new),
-            None => {
-                Some(crate::process_memory::peak_resident()?.saturating_sub(self.shared_before?))
-            }
+            None => Some(process_memory::peak_resident()?.saturating_sub(self.shared_before?)),
         }
     }
 

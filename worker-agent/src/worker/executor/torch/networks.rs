@@ -27,10 +27,13 @@ use super::{
     start::start,
     verify,
 };
-use crate::executor::{
-    stages::Executor,
-    started::{Started, WarmUpSizes},
-    verification::{Answer, Precision, compare, noise},
+use crate::{
+    executor::{
+        stages::Executor,
+        started::{Started, WarmUpSizes},
+        verification::{Answer, Precision, compare, noise},
+    },
+    process_memory,
 };
 
 /// The number of networks of a usual run.
@@ -211,7 +214,7 @@ fn what_libtorch_rewrites_wrongly_is_found_when_it_is_loaded() {
         let start = Start {
             options: &options,
             names: Programs::from_single(String::new()),
-            shared_before: crate::process_memory::shared(),
+            shared_before: process_memory::shared(),
         };
         let unverified = start.unverified(Optimization::Unguarded);
         let is_wrong = match &unverified {

@@ -11,7 +11,10 @@ use super::{
     shim::Optimization,
     verify,
 };
-use crate::executor::{error::StartError, started::Started};
+use crate::{
+    executor::{error::StartError, started::Started},
+    process_memory,
+};
 
 /// Loads and warms up the program with the strongest optimization that works: some programs cannot be optimised, a few not even frozen, and
 /// some fail only when they run or answer something else. A package was compiled for its device beforehand and is not optimised further.
@@ -33,7 +36,7 @@ pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, 
         } else {
             Programs::from_single(String::new())
         },
-        shared_before: crate::process_memory::shared(),
+        shared_before: process_memory::shared(),
     };
     if is_package {
         start.unverified(Optimization::Compiled)
