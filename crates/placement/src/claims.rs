@@ -31,7 +31,10 @@ use packhorse_cluster::{
     PlannedReplica, Priority, Problem, RequestsPerSecond, Shortfall,
 };
 
-use self::{priority_order::PriorityOrder, shares::Shares};
+use self::{
+    priority_order::PriorityOrder,
+    shares::{Shares, needed, rate},
+};
 use crate::{candidates::Candidates, goodput};
 
 /// The parts of the rates above the needs that are tried one after the other.
@@ -441,20 +444,9 @@ impl<'a> Claims<'a> {
     }
 }
 
-/// Returns a number as a rate; none for a number that is no rate.
-fn rate(number: f64) -> RequestsPerSecond {
-    RequestsPerSecond::new(number).unwrap_or(RequestsPerSecond::ZERO)
-}
-
 /// Returns true if all claims of some priorities are met.
 fn is_kept(harms: &[Harm]) -> bool {
     harms.iter().all(|harm| *harm == Harm::NONE)
-}
-
-/// Returns the part of a model's rate that no other model of its priority may take; the rate where no need is known.
-fn needed(model: &DemandedModel) -> f64 {
-    let rate = model.rate.get();
-    model.need.map_or(rate, |need| need.get().min(rate))
 }
 
 /// Returns the part that a goodput lacks of a claim, in thousandths.

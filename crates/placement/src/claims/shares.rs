@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use packhorse_cluster::{DeviceIndex, ModelIndex, Problem, RequestsPerSecond};
+use packhorse_cluster::{DemandedModel, DeviceIndex, ModelIndex, Problem, RequestsPerSecond};
 
-use super::{needed, rate};
 use crate::{bound::least_cost, candidates::Candidates};
 
 /// The part of the devices' time that is shared out. Queues and neighbours take the rest.
@@ -152,4 +151,15 @@ pub(super) fn max_min_level(demands: &mut [f64], capacity: f64) -> f64 {
         left -= demand;
     }
     f64::INFINITY
+}
+
+/// Returns a number as a rate; none for a number that is no rate.
+pub(super) fn rate(number: f64) -> RequestsPerSecond {
+    RequestsPerSecond::new(number).unwrap_or(RequestsPerSecond::ZERO)
+}
+
+/// Returns the part of a model's rate that no other model of its priority may take; the rate where no need is known.
+pub(super) fn needed(model: &DemandedModel) -> f64 {
+    let rate = model.rate.get();
+    model.need.map_or(rate, |need| need.get().min(rate))
 }
