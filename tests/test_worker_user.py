@@ -69,12 +69,14 @@ def read(cluster: Cluster, file: Path) -> tuple[int, str]:
     return answer.status, answer.body.decode()
 
 
-def test_a_program_reads_nothing_of_a_gateway_on_its_machine_even_unconfined(make_cluster: Callable[..., Cluster]):
+@pytest.mark.parametrize("own_workers", ["1", "0"], ids=["own worker", "pool worker"])
+def test_a_program_reads_nothing_of_a_gateway_on_its_machine_even_unconfined(make_cluster: Callable[..., Cluster], own_workers: str):
     secret = tempfile.NamedTemporaryFile()
     secret.write(b"0123456789abcdef0123456789abcdef")
     secret.flush()
     cluster = make_cluster("--link-secret-file", secret.name)
     flags = ["--devices", "cpu", "--worker-user", str(WORKERS), "--confine-workers", "off", "--link-secret-file", secret.name]
+    flags += ["--own-workers", own_workers]
     agent = cluster.start_agent("node1", *flags)
     inputs, outputs = [models.tensor("path", "FP32", [-1])], [models.tensor("bytes", "FP32", [8])]
     reader = models.make(cluster.folder, Reader(), models.registration("reader", inputs, outputs, max_batch_size=0))
