@@ -86,3 +86,10 @@ pub enum WorkerReport {
         permanent: bool,
     },
 }
+
+impl WorkerReport {
+    /// Returns true for the last report of a replica: its process has no more to say of it.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Ended | Self::Failed { .. })
+    }
+}

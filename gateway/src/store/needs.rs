@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use packhorse_cluster::{ModelName, RequestsPerSecond};
 
-use super::{Store, StoreError, settings::SET, to_json};
+use super::{Store, StoreError};
 
 /// The name of the setting with the needs.
 const NEEDS: &str = "needs";
@@ -15,12 +15,7 @@ impl Store {
     /// # Errors
     /// If the database fails or contains what this version cannot read.
     pub async fn needs(&self) -> Result<BTreeMap<ModelName, RequestsPerSecond>, StoreError> {
-        let row = sqlx::query("SELECT value FROM settings WHERE name = $1")
-            .bind(NEEDS)
-            .fetch_optional(&self.pool)
-            .await?;
-        let read = |row| super::json(&row, "settings", "value");
-        row.map_or(Ok(BTreeMap::new()), read)
+        self.setting(NEEDS).await
     }
 
     /// Replaces the stored needs.
@@ -31,13 +26,6 @@ impl Store {
         &self,
         needs: &BTreeMap<ModelName, RequestsPerSecond>,
     ) -> Result<(), StoreError> {
-        let mut transaction = self.begin().await?;
-        sqlx::query(SET)
-            .bind(NEEDS)
-            .bind(to_json(needs))
-            .execute(&mut *transaction)
-            .await?;
-        transaction.commit().await?;
-        Ok(())
+        self.set_setting(NEEDS, needs).await
     }
 }

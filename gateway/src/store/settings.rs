@@ -2,6 +2,7 @@
 
 use packhorse_cluster::Discipline;
 use packhorse_control::record::Settings;
+use serde::{Serialize, de::DeserializeOwned};
 use sqlx::Row as _;
 
 use super::{Store, StoreError, to_json};
@@ -10,7 +11,7 @@ use crate::sessions::EndedSessions;
 /// The name of the setting with the sessions that were signed out.
 const ENDED_SESSIONS: &str = "ended-sessions";
 /// The statement that stores a setting.
-pub(super) const SET: &str = "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+const SET: &str = "INSERT INTO settings (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value";
 
 impl Store {
     /// Returns the stored settings.
@@ -82,12 +83,7 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub(crate) async fn ended_sessions(&self) -> Result<EndedSessions, StoreError> {
-        let row = sqlx::query("SELECT value FROM settings WHERE name = $1")
-            .bind(ENDED_SESSIONS)
-            .fetch_optional(&self.pool)
-            .await?;
-        let read = |row| super::json(&row, "settings", "value");
-        row.map_or(Ok(EndedSessions::default()), read)
+        self.setting(ENDED_SESSIONS).await
     }
 
     /// Stores the sessions that were signed out.
@@ -95,10 +91,32 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub(crate) async fn set_ended_sessions(&self, ended: &EndedSessions) -> Result<(), StoreError> {
+        self.set_setting(ENDED_SESSIONS, ended).await
+    }
+
+    /// Returns the setting of this name, whose value is JSON; the default without one.
+    pub(super) async fn setting<T>(&self, name: &str) -> Result<T, StoreError>
+    where
+        T: Default + DeserializeOwned,
+    {
+        let row = sqlx::query("SELECT value FROM settings WHERE name = $1")
+            .bind(name)
+            .fetch_optional(&self.pool)
+            .await?;
+        let read = |row| super::json(&row, "settings", "value");
+        row.map_or_else(|| Ok(T::default()), read)
+    }
+
+    /// Stores a setting as JSON.
+    pub(super) async fn set_setting(
+        &self,
+        name: &str,
+        value: &(impl Serialize + Sync),
+    ) -> Result<(), StoreError> {
         let mut transaction = self.begin().await?;
         sqlx::query(SET)
-            .bind(ENDED_SESSIONS)
-            .bind(to_json(ended))
+            .bind(name)
+            .bind(to_json(value))
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;

@@ -38,7 +38,7 @@ pub(super) struct Pools {
     blamed: Blamed,
 }
 
-/// How often the end of a pool worker was blamed on each model.
+/// The number of ends of pool workers that each model is blamed for.
 type Blamed = Arc<Mutex<BTreeMap<ModelId, u32>>>;
 
 /// A pool worker.
@@ -256,10 +256,7 @@ pub(super) async fn watch_member(mut status: StatusWatch, model: ModelId, member
             }
             _ = ticks.tick() => {
                 status.read(pid).await;
-                if matches!(
-                    status.report(),
-                    Some(WorkerReport::Ended | WorkerReport::Failed { .. })
-                ) {
+                if status.report().is_some_and(WorkerReport::is_final) {
                     break ExitCause::Ended;
                 }
             }

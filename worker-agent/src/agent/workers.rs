@@ -12,7 +12,7 @@ use std::{
 use packhorse_cluster::{
     ByteCount, ComputeShare, ModelId, ProfileTable, Program, ReplicaId, WantedReplica, WorkerKind,
 };
-use packhorse_reconcile::{Event, Task, TaskId, WorkerReport};
+use packhorse_reconcile::{Event, Task, TaskId};
 use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
@@ -561,9 +561,7 @@ impl Workers {
         }
         Ok(events)
     }
-}
 
-impl Workers {
     /// Adopts a pool worker of an earlier agent with those of its members that have not ended.
     fn adopt_pool(
         &mut self,
@@ -584,24 +582,20 @@ impl Workers {
         for (replica, member) in members {
             let handoff = handoff.member(replica);
             let status = current_status(&handoff, pid);
-            let has_ended = status.as_ref().is_some_and(|status| {
-                matches!(
-                    status.phase,
-                    WorkerReport::Ended | WorkerReport::Failed { .. }
-                )
-            });
+            let has_ended = status
+                .as_ref()
+                .is_some_and(|status| status.phase.is_final());
             let task = self.folder.read_task(handoff.dir());
             let task = task.filter(|task| !has_ended && !self.running.contains_key(&task.id()));
-            let Some(Task::Serve(replicas)) = &task else {
+            let Some(task @ Task::Serve(replicas)) = &task else {
                 self.pools.end(device, replica);
                 continue;
             };
-            let task = Task::Serve(replicas.clone());
             events.push(Event::Found(task.clone(), pid));
             if let Some(status) = &status {
                 events.push(Event::Reported(task.id(), status.phase.clone()));
             }
-            self.watch_member(&task, replicas.first(), member, handoff, status);
+            self.watch_member(task, replicas.first(), member, handoff, status);
         }
     }
 }

@@ -24,7 +24,7 @@ const LONGEST_NOTE: usize = 512;
 /// The members that an agent wants of a pool worker. Each has the number of its start, which is another one for each time that it begins.
 pub type Members = BTreeMap<ReplicaId, u64>;
 
-/// What a pool worker does for a model.
+/// The work of a pool worker for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// It runs a batch.

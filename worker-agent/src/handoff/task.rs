@@ -20,13 +20,13 @@ pub struct ServeTask {
     pub also: Vec<AlsoServed>,
     /// The most rows of a batch, at most [`Program::rows_limit`].
     pub batch_size: u32,
-    /// How gateways reach the worker.
+    /// The ways by which gateways reach the worker.
     pub links: LinkSettings,
     /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
     pub batch_limit_ms: u64,
 }
 
-/// How gateways reach a worker.
+/// The ways by which gateways reach a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSettings {
@@ -56,7 +56,7 @@ pub struct AlsoServed {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolTask {
-    /// How gateways reach the replicas.
+    /// The ways by which gateways reach the replicas.
     pub links: LinkSettings,
     /// The overlap of successive batches, of whichever replicas.
     pub pipeline: PipelineSettings,

@@ -56,7 +56,7 @@ const READ_BUFFER: usize = 16 << 10;
 pub(super) struct Link {
     /// The identity that the worker proves to gateways.
     pub(super) identity: WorkerIdentity,
-    /// What the worker proves, and gateways to it.
+    /// The proofs of the worker and of gateways.
     pub(super) proofs: Proofs,
     /// The program.
     pub(super) program: Arc<Program>,

@@ -1,4 +1,4 @@
-//! What a worker and gateways prove to each other: a shared secret, and certificates.
+//! The proofs of a worker and of gateways to each other: a shared secret, and certificates.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use crate::executor::StartError;
 /// The most bytes of a secret that is passed.
 const LONGEST_SECRET: u64 = 1 << 16;
 
-/// What a worker proves to gateways, and they to it.
+/// The proofs of a worker to gateways, and of them to it.
 #[derive(Clone)]
 pub(crate) struct Proofs {
     /// The secret that they share.

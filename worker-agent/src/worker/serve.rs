@@ -160,11 +160,10 @@ fn run(
         let accepts = listeners.accept(&link, &connections);
         listening_on.push(accepts.map_err(|e| StartError::transient(e.to_string()))?);
     }
-    spawn_watchdog(
-        pipeline,
-        Duration::from_millis(task.batch_limit_ms),
-        event_sender.clone(),
-    );
+    let watch_sender = event_sender.clone();
+    spawn_watchdog(pipeline, task.batch_limit_ms, move |reason| {
+        let _ = watch_sender.send(Event::BatchTimedOut(reason));
+    });
     reporter.report(ready(batch_size));
     Serving {
         batches,
@@ -336,11 +335,13 @@ fn spawn_search(
     });
 }
 
-fn spawn_watchdog(pipeline: Arc<Pipeline>, limit: Duration, events: Sender<Event>) {
-    thread::spawn(move || {
-        let reason = pipeline.watch(limit);
-        let _ = events.send(Event::BatchTimedOut(reason));
-    });
+/// Starts a thread that calls a function with the reason when a batch exceeds this time.
+pub(crate) fn spawn_watchdog(
+    pipeline: Arc<Pipeline>,
+    limit_ms: u64,
+    timed_out: impl FnOnce(String) + Send + 'static,
+) {
+    thread::spawn(move || timed_out(pipeline.watch(Duration::from_millis(limit_ms))));
 }
 
 /// Waits a moment until everything is answered and the gateways have closed their connections, or have sent nothing for a while. Returns

@@ -22,11 +22,11 @@ use crate::{
     status_reporter::StatusReporter,
 };
 
-/// What the members of a pool worker share.
+/// The parts that the members of a pool worker share.
 pub(super) struct Shared {
-    /// How gateways reach them.
+    /// The ways by which gateways reach them.
     pub(super) links: LinkSettings,
-    /// What they prove to gateways.
+    /// The proofs of the members and of gateways.
     pub(super) proofs: Proofs,
     /// The pipeline, which computes their batches.
     pub(super) pipeline: Arc<Pipeline>,
@@ -54,7 +54,7 @@ enum State {
     Failed,
 }
 
-/// What a member has that takes batches.
+/// The parts of a member that takes batches.
 struct Serving {
     batches: Arc<Semaphore>,
     connections: Arc<Semaphore>,

@@ -20,7 +20,6 @@ use std::{
         mpsc::{self, Sender},
     },
     thread,
-    time::Duration,
 };
 
 use packhorse_cluster::ReplicaId;
@@ -33,7 +32,7 @@ use crate::{
     executor::StartError,
     pipeline::{DeviceFailed, Pipeline},
     proofs::{Proofs, folders_of_certificates},
-    serve::{FINAL_ANSWERS_LIMIT, forward_signals},
+    serve::{FINAL_ANSWERS_LIMIT, forward_signals, spawn_watchdog},
     status_reporter::StatusReporter,
 };
 use loading::{Loaded, Loading};
@@ -118,11 +117,10 @@ impl Pool {
         });
         let pipeline = Arc::new(Pipeline::new(task.pipeline, Some(note(Work::Running)?)));
         spawn_compute(Arc::clone(&pipeline), events.clone());
-        spawn_watchdog(
-            Arc::clone(&pipeline),
-            Duration::from_millis(task.batch_limit_ms),
-            events.clone(),
-        );
+        let timed_out = events.clone();
+        spawn_watchdog(Arc::clone(&pipeline), task.batch_limit_ms, move |reason| {
+            let _ = timed_out.send(Event::BatchTimedOut(reason));
+        });
         Ok(Self {
             handoff: handoff.clone(),
             shared: Shared {
@@ -238,12 +236,5 @@ fn spawn_compute(pipeline: Arc<Pipeline>, events: Sender<Event>) {
         if let Err(failure) = pipeline.run() {
             let _ = events.send(Event::DeviceFailed(failure));
         }
-    });
-}
-
-fn spawn_watchdog(pipeline: Arc<Pipeline>, limit: Duration, events: Sender<Event>) {
-    thread::spawn(move || {
-        let reason = pipeline.watch(limit);
-        let _ = events.send(Event::BatchTimedOut(reason));
     });
 }
