@@ -3,6 +3,7 @@
 #include "detection.cpp"
 #include "memory.cpp"
 #include "process.cpp"
+#include "region.cpp"
 #include "registered_memory.cpp"
 #include "rewriting.cpp"
 #include "stream.cpp"

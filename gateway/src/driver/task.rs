@@ -9,13 +9,14 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{Discipline, ModelId, ReplicaId, Time};
+use packhorse_cluster::{ByteCount, Discipline, ModelId, PoolPlace, ReplicaId, Residency, Time};
 use packhorse_control::Target;
 use packhorse_links::{Effect, LinkChange, Links};
 use packhorse_serving::{
     Action, BatchKey, Engine, EngineConfig, EnginePart, Event, ModelKey, ModelLimits, Refusal,
     ReplicaKey, Request, RequestKey, RequestOutcome, TenantKey,
 };
+use packhorse_wire::{ToWorker, WeightsReport};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
@@ -174,10 +175,16 @@ impl Driver {
                     }
                 }
                 Action::ReplicaDrained { replica } => self.links.drained(replica),
-                Action::Load { .. } | Action::Unload { .. } => {
-                    unreachable!("the devices of nodes have no pools")
-                }
+                Action::Load { replica } => self.order(replica, &ToWorker::Load),
+                Action::Unload { replica } => self.order(replica, &ToWorker::Unload),
             }
+        }
+    }
+
+    /// Sends a worker an order about its weights. If its connection has just broken, the next one begins with where they are.
+    fn order(&mut self, replica: ReplicaKey, order: &ToWorker) {
+        if let Some(batches) = self.links.order(replica) {
+            batches.order(order);
         }
     }
 
@@ -412,12 +419,18 @@ impl Driver {
                 return self.batch_computed(now, sent, result, payload);
             }
             LinkEvent::BatchFailed(failure) => return self.batch_failed(now, failure),
-            LinkEvent::Up(batches) => {
+            LinkEvent::Weights(report) => {
+                let place = pool_place(report);
+                let effects = self.links.weights_reported(replica, place, report.orders);
+                return self.apply_all(now, effects);
+            }
+            LinkEvent::Up(batches, weights) => {
                 if let Some((id, model)) = self.names(replica) {
                     tracing::info!(replica.id = %id, model.name = %model, "connected to a worker");
                 }
                 let shares_memory = batches.shares_memory();
-                self.links.link_up(replica, batches, shares_memory)
+                let place = weights.map(pool_place);
+                self.links.link_up(replica, batches, shares_memory, place)
             }
             LinkEvent::Draining => self.links.link_draining(replica),
             LinkEvent::Down(reason) => {
@@ -517,5 +530,19 @@ impl Driver {
             // Without a control plane, nobody follows the links.
             let _ = self.link_changes.send(link);
         }
+    }
+}
+
+/// Returns the place in its device's pool that a worker reports.
+fn pool_place(report: WeightsReport) -> PoolPlace {
+    PoolPlace {
+        weights: ByteCount::new(report.bytes),
+        memory: ByteCount::new(report.memory),
+        load: report.load,
+        residency: if report.resident {
+            Residency::Resident
+        } else {
+            Residency::Warm
+        },
     }
 }

@@ -232,6 +232,7 @@ impl Workers {
             links: self.links(),
             pipeline: self.settings.pipeline.for_backend(device.backend),
             batch_limit_ms: self.batch_limit_ms(),
+            memory_limit: None,
             reads: vec![self.folder.artifacts()],
             writes: lock.parent().map(Path::to_owned).into_iter().collect(),
         })?;
@@ -367,6 +368,7 @@ impl Workers {
             threads: device.map_or(1, |device| threads(device, compute_share)),
             pipeline: self.settings.pipeline.for_backend(backend),
             optimize: self.settings.pipeline.optimize,
+            parks: false,
         }
     }
 

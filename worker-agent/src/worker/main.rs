@@ -26,6 +26,7 @@ mod pool;
 mod process_memory;
 mod profile;
 mod proofs;
+mod residency;
 mod semaphore;
 mod serve;
 mod shared_memory;

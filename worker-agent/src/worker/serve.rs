@@ -155,6 +155,7 @@ fn run(
             pipeline: Arc::clone(&pipeline),
             batches: Arc::clone(&batches),
             open: Arc::clone(&open),
+            weights: None,
             for_group: task.links.own_user,
         });
         let accepts = listeners.accept(&link, &connections);

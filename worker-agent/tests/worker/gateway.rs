@@ -9,7 +9,7 @@ use packhorse_cluster::{Datatype, Shape};
 use packhorse_wire::{
     BatchHeader, BatchId, ClientHandshake, ClientStep, Decoder, FailureHeader, Features,
     HandshakeError, Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, TensorHeader, ToGateway,
-    ToWorker, WorkerIdentity,
+    ToWorker, WeightsReport, WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::ServeTask;
 
@@ -35,6 +35,24 @@ impl Link {
         task: &ServeTask,
         secret: &[u8],
     ) -> Result<Self, HandshakeError> {
+        Self::shake_hands(address, task, secret, Features::NONE)
+    }
+
+    /// Connects as a gateway that decides about weights. Also returns the first report on them.
+    pub(crate) fn connect_deciding(address: SocketAddr, task: &ServeTask) -> (Self, WeightsReport) {
+        let mut link = Self::shake_hands(address, task, b"", Features::RESIDENCY).unwrap();
+        match link.message() {
+            Some(ToGateway::Weights(report)) => (link, report),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn shake_hands(
+        address: SocketAddr,
+        task: &ServeTask,
+        secret: &[u8],
+        features: Features,
+    ) -> Result<Self, HandshakeError> {
         let mut link = Self::raw(address);
         let identity = WorkerIdentity {
             replica: task.replica,
@@ -42,8 +60,7 @@ impl Link {
             batch_size: task.batch_size,
         };
         let secret = LinkSecret::from_file_content(secret);
-        let mut handshake =
-            ClientHandshake::new(secret, Hello::new(Features::NONE, [7; 32]), identity);
+        let mut handshake = ClientHandshake::new(secret, Hello::new(features, [7; 32]), identity);
         link.send_message(&handshake.hello());
         loop {
             let message = link.message().expect("an answer");
@@ -58,7 +75,7 @@ impl Link {
         self.stream.write_all(bytes).unwrap();
     }
 
-    fn send_message(&mut self, message: &ToWorker) {
+    pub(crate) fn send_message(&mut self, message: &ToWorker) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         self.write(&bytes);

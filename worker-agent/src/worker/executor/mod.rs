@@ -26,7 +26,7 @@ pub(crate) use pieces::pieces;
 pub(crate) use signature::{check_batch, check_outputs};
 pub(crate) use stages::{
     ComputedBatch, Executed, Executor, InputMemory, LoadedBatch, OutputTensor, PreparedBatch,
-    RepeatedStage,
+    RepeatedStage, Weights,
 };
 pub(crate) use start::{
     LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, start, start_together,

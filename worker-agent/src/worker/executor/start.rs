@@ -125,6 +125,7 @@ fn torch_options<'a>(
         batch_size,
         sizes,
         optimize: execution.optimize,
+        parks: execution.parks,
         pipeline: execution.pipeline,
     }
 }

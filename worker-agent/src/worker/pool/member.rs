@@ -17,6 +17,7 @@ use crate::{
     listeners::Listening,
     pipeline::Pipeline,
     proofs::Proofs,
+    residency::Residency,
     semaphore::Semaphore,
     serve::{MAX_CONNECTIONS, ready_report, synthetic_bytes, wait_until_drained},
     status_reporter::StatusReporter,
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     pub(super) pipeline: Arc<Pipeline>,
     /// The thread that opens their sockets.
     pub(super) opening: Opening,
+    /// The memory that they share.
+    pub(super) residency: Arc<Residency>,
 }
 
 /// A member.
@@ -152,6 +155,19 @@ impl Member {
                 verification,
             ))
         };
+        let weights = task.execution.parks.then(|| {
+            let told = Arc::downgrade(&open);
+            let changed = move || {
+                if let Some(open) = told.upgrade() {
+                    open.report_weights();
+                }
+            };
+            let executor = Arc::clone(&started.executor);
+            shared.residency.enter(task.replica, executor, changed)
+        });
+        if let Some(weights) = &weights {
+            open.set_weights(weights);
+        }
         let link = Arc::new(Link {
             identity: WorkerIdentity {
                 replica: task.replica,
@@ -165,6 +181,7 @@ impl Member {
             pipeline: Arc::clone(&shared.pipeline),
             batches: Arc::clone(&batches),
             open: Arc::clone(&open),
+            weights,
             for_group: shared.links.own_user,
         });
         let listening = listeners.accept(&link, &connections);

@@ -10,7 +10,7 @@ use super::{
     options::StartOptions,
     programs::Programs,
     shim::{Optimization, Rewriting},
-    verify_recordings, warm_up,
+    verify_recordings, warm_up, weights,
 };
 use crate::executor::{
     error::StartError,
@@ -102,6 +102,7 @@ impl Start<'_> {
         let dropped = verify_recordings::record(&executor, options, &sizes, fill, reference);
         let dropped = dropped.map_err(StartError::from)?;
         executor.equalize_buffers().map_err(StartError::from)?;
+        weights::seal(&executor, program).map_err(StartError::from)?;
         tracing::info!(program.rewriting = ?rewriting, "program loaded");
         Ok(Started {
             executor: Arc::new(executor),

@@ -9,13 +9,16 @@ use super::{
     graphs::{Graphs, InputShapes},
     programs::Programs,
     shim::{Backbone, BatchOf, Buffer, Graph, Module, StageStream},
+    weights::{Lease, RegionWeights},
 };
 use crate::executor::pool::Pool;
 
 /// A device with a loaded program.
 pub(super) struct Device {
-    /// The loaded code.
-    pub(super) code: Code,
+    /// The loaded code. It runs only with a [`Lease`] of its weights.
+    code: Code,
+    /// Its weights, if they may leave memory. The code is dropped before them.
+    pub(super) weights: Option<RegionWeights>,
     /// The recorded runs.
     graphs: RwLock<Graphs>,
     /// The index of the CUDA device; `None` is the CPU.
@@ -81,6 +84,7 @@ impl Device {
     /// Creates a device without recorded runs.
     pub(super) fn new(
         code: Code,
+        weights: Option<RegionWeights>,
         cuda_index: Option<u32>,
         streams: Streams,
         buffers: Vec<BatchBuffers>,
@@ -91,6 +95,7 @@ impl Device {
         };
         Self {
             code,
+            weights,
             graphs: RwLock::default(),
             cuda_index,
             only_reads_inputs: only_reads && cuda_index.is_none(),
@@ -109,9 +114,18 @@ impl Device {
         self.graphs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns a lease of the weights, which are brought back first if they are not in memory.
+    pub(super) fn lease(&self) -> Result<Lease<'_>, TorchError> {
+        match &self.weights {
+            Some(weights) => weights.lease(),
+            None => Ok(Lease::of_fixed()),
+        }
+    }
+
     /// Runs the program in a stream, by replaying a graph if there is one for inputs of these shapes.
     pub(super) fn run(
         &self,
+        _weights: &Lease<'_>,
         stream: &StageStream,
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, TorchError> {

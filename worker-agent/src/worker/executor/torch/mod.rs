@@ -23,6 +23,7 @@ mod together;
 mod verify;
 mod verify_recordings;
 mod warm_up;
+mod weights;
 
 use super::error::ExecutionError;
 pub(super) use backbone::start_together;
