@@ -128,6 +128,7 @@ fn device(node: usize) -> DeviceReport {
         memory_bytes: ByteCount::new(16 << 30),
         multiprocessors: Some(40),
         description: String::new(),
+        pool: None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod batches;
 mod pending;
+mod weights;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,14 +10,13 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{ByteCount, Discipline, ModelId, PoolPlace, ReplicaId, Residency, Time};
+use packhorse_cluster::{Discipline, ModelId, ReplicaId, Time};
 use packhorse_control::Target;
 use packhorse_links::{Effect, LinkChange, Links};
 use packhorse_serving::{
     Action, BatchKey, Engine, EngineConfig, EnginePart, Event, ModelKey, ModelLimits, Refusal,
     ReplicaKey, Request, RequestKey, RequestOutcome, TenantKey,
 };
-use packhorse_wire::{ToWorker, WeightsReport};
 use rustc_hash::FxHashMap;
 use tokio::sync::mpsc;
 
@@ -59,6 +59,8 @@ pub(super) struct Driver {
     links: Links<HomeConnector>,
     requests: FxHashMap<RequestKey, PendingRequest>,
     batches: FxHashMap<BatchKey, InFlightBatch>,
+    /// The times at which workers were told to copy weights that are not there yet.
+    copies: BTreeMap<ReplicaKey, Time>,
     classes: ShapeClasses,
     failure_log: FailureLog,
     blamed: BlamedTenants,
@@ -100,6 +102,7 @@ impl Driver {
             links: Links::numbered_from(u32::from(number) << 24),
             requests: FxHashMap::default(),
             batches: FxHashMap::default(),
+            copies: BTreeMap::new(),
             classes: ShapeClasses::numbered_after(u64::from(number) << 48),
             failure_log: FailureLog::default(),
             blamed: BlamedTenants::default(),
@@ -175,16 +178,9 @@ impl Driver {
                     }
                 }
                 Action::ReplicaDrained { replica } => self.links.drained(replica),
-                Action::Load { replica } => self.order(replica, &ToWorker::Load),
-                Action::Unload { replica } => self.order(replica, &ToWorker::Unload),
+                Action::Load { replica } => self.load_weights(now, replica),
+                Action::Unload { replica } => self.unload_weights(replica),
             }
-        }
-    }
-
-    /// Sends a worker an order about its weights. If its connection has just broken, the next one begins with where they are.
-    fn order(&mut self, replica: ReplicaKey, order: &ToWorker) {
-        if let Some(batches) = self.links.order(replica) {
-            batches.order(order);
         }
     }
 
@@ -253,6 +249,9 @@ impl Driver {
             self.classes.leave(&pending.membership);
         }
         let batches = self.batches.extract_if(|batch, _| engine.has_batch(*batch));
+        let links = self.links.split_off(models);
+        // A copy that is under way with another driver is not timed.
+        { &mut self.copies }.retain(|replica, _| self.links.target(*replica).is_some());
         DriverPart {
             batches: batches.collect(),
             models: self
@@ -263,7 +262,7 @@ impl Driver {
                 .fallbacks
                 .extract_if(.., |key, _| models.contains(key))
                 .collect(),
-            links: self.links.split_off(models),
+            links,
             engine,
             requests,
         }
@@ -420,16 +419,14 @@ impl Driver {
             }
             LinkEvent::BatchFailed(failure) => return self.batch_failed(now, failure),
             LinkEvent::Weights(report) => {
-                let place = pool_place(report);
-                let effects = self.links.weights_reported(replica, place, report.orders);
-                return self.apply_all(now, effects);
+                return self.weights_reported(now, replica, report);
             }
             LinkEvent::Up(batches, weights) => {
                 if let Some((id, model)) = self.names(replica) {
                     tracing::info!(replica.id = %id, model.name = %model, "connected to a worker");
                 }
                 let shares_memory = batches.shares_memory();
-                let place = weights.map(pool_place);
+                let place = weights.map(weights::pool_place);
                 self.links.link_up(replica, batches, shares_memory, place)
             }
             LinkEvent::Draining => self.links.link_draining(replica),
@@ -440,6 +437,7 @@ impl Driver {
                 {
                     tracing::warn!(replica.id = %id, model.name = %model, reason, "lost the connection to a worker");
                 }
+                self.copies.remove(&replica);
                 self.links.link_down(replica, reason)
             }
         };
@@ -530,19 +528,5 @@ impl Driver {
             // Without a control plane, nobody follows the links.
             let _ = self.link_changes.send(link);
         }
-    }
-}
-
-/// Returns the place in its device's pool that a worker reports.
-fn pool_place(report: WeightsReport) -> PoolPlace {
-    PoolPlace {
-        weights: ByteCount::new(report.bytes),
-        memory: ByteCount::new(report.memory),
-        load: report.load,
-        residency: if report.resident {
-            Residency::Resident
-        } else {
-            Residency::Warm
-        },
     }
 }

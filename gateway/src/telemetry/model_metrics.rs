@@ -33,7 +33,7 @@ fn micros(time: &CountAndTime) -> u64 {
 type ReadCounter = fn(&ModelTelemetry) -> u64;
 
 /// The counters with one sample per model, in the order in which they are written.
-const COUNTERS: [(&str, &str, ReadCounter); 10] = [
+const COUNTERS: [(&str, &str, ReadCounter); 13] = [
     (
         "nv_inference_request_success",
         "Requests that were answered.",
@@ -81,6 +81,21 @@ const COUNTERS: [(&str, &str, ReadCounter); 10] = [
         "packhorse_replica_ejections_total",
         "Replicas that were ejected because their batches failed while others computed theirs.",
         |m| m.ejections.load(Relaxed),
+    ),
+    (
+        "packhorse_weights_loads_total",
+        "Times that weights were copied to a device because requests waited for them.",
+        |m| m.weights_loads.load(Relaxed),
+    ),
+    (
+        "packhorse_weights_load_duration_us",
+        "Total time from the order to copy weights to a device until they were there, in microseconds.",
+        |m| m.weights_load_micros.load(Relaxed),
+    ),
+    (
+        "packhorse_weights_evictions_total",
+        "Times that weights left a device because others needed its memory.",
+        |m| m.weights_evictions.load(Relaxed),
     ),
 ];
 

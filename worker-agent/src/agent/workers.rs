@@ -172,8 +172,9 @@ impl Workers {
         Ok(pid)
     }
 
-    /// Returns the device and the replica of a task that a pool worker does; `None` if it gets a process of its own: the first replicas of a
-    /// device, those of other devices than CPUs, those that share a backbone, and models that have ended a pool worker before.
+    /// Returns the device and the replica of a task that a pool worker does; `None` if it gets a process of its own: what the gateway does not want in a pool
+    /// and is among the first replicas of a device, those of other devices than CPUs, those that share a backbone, and models that have ended a pool
+    /// worker before.
     fn pooled<'a>(&'a self, task: &'a Task) -> Option<(&'a Device, &'a WantedReplica)> {
         let Task::Serve(replicas) = task else {
             return None;
@@ -184,6 +185,9 @@ impl Workers {
         if !is_alone || device.backend != Backend::Cpu || !self.pools.admits(&replica.program.model)
         {
             return None;
+        }
+        if replica.pooled {
+            return Some((device, replica));
         }
         let others = self.running.iter().filter(|(id, running)| {
             **id != task.id()
@@ -211,7 +215,10 @@ impl Workers {
         let handoff = handoff.map_err(StartError::Folder)?;
         handoff.write_task(&MemberTask {
             replica: replica.id,
-            execution: self.execution(&replica.program, None, Some(device), cache),
+            execution: Execution {
+                parks: replica.pooled,
+                ..self.execution(&replica.program, None, Some(device), cache)
+            },
             batch_size: replica.batch_size,
         })?;
         let user = folder.worker_user();
@@ -232,7 +239,7 @@ impl Workers {
             links: self.links(),
             pipeline: self.settings.pipeline.for_backend(device.backend),
             batch_limit_ms: self.batch_limit_ms(),
-            memory_limit: None,
+            memory_limit: Some(device.memory),
             reads: vec![self.folder.artifacts()],
             writes: lock.parent().map(Path::to_owned).into_iter().collect(),
         })?;

@@ -9,7 +9,7 @@ pub use nvidia::Monitor;
 use std::str::FromStr;
 
 use packhorse_api::agent::DeviceReport;
-use packhorse_cluster::{ByteCount, DeviceKind, IdError, ProfileTable};
+use packhorse_cluster::{ByteCount, DeviceKind, DevicePool, IdError, ProfileTable};
 
 /// A device of this node.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,15 +39,28 @@ pub enum Backend {
     Simulated,
 }
 
+/// The speed at which weights on a CPU come back, in bytes per second: they are mapped, not copied. A worker reports what it measures; this is for plans
+/// before that.
+const MAPPED_BYTES_PER_SECOND: f64 = 50e9;
+
+/// The memory of a process on a CPU that no program has: the libraries, which profiles do not count because processes share them. Measured by
+/// `worker-agent/tests/worker/parking.rs`.
+const SHARED_BY_PROCESS: ByteCount = ByteCount::new(192 << 20);
+
 impl Device {
-    /// Returns the message about the device to the gateway.
-    pub fn report(&self) -> DeviceReport {
+    /// Returns the message about the device to the gateway. Up to so many models of a CPU each have a worker process of its own.
+    pub fn report(&self, own_workers: u32) -> DeviceReport {
         DeviceReport {
             name: self.name.clone(),
             kind: self.kind.clone(),
             memory_bytes: self.memory,
             multiprocessors: self.multiprocessors,
             description: self.description.clone(),
+            pool: (self.backend == Backend::Cpu).then_some(DevicePool {
+                host_link_bytes_per_second: MAPPED_BYTES_PER_SECOND,
+                process: SHARED_BY_PROCESS,
+                own_workers,
+            }),
         }
     }
 }
@@ -285,7 +298,7 @@ mod tests {
             .discover(&ProfileTable::default());
         for device in devices.unwrap() {
             let id = packhorse_cluster::DeviceId::new("n".parse().unwrap(), &device.name);
-            assert_eq!(id.unwrap().local(), device.report().name);
+            assert_eq!(id.unwrap().local(), device.report(8).name);
             assert!(device.memory > ByteCount::ZERO);
         }
     }

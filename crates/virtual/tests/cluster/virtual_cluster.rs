@@ -153,6 +153,7 @@ impl VirtualCluster {
             memory_bytes: ByteCount::new(memory_mib << 20),
             multiprocessors: Some(80),
             description: String::new(),
+            pool: None,
         };
         let behaviour = WorkerBehaviour {
             load: self.load,
