@@ -36,9 +36,10 @@ class Deep(torch.nn.Module):
         super().__init__()
         self.first = torch.nn.Linear(WIDTH, WIDTH)
         self.second = torch.nn.Linear(WIDTH, WIDTH)
+        self.passes = PASSES
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(PASSES):
+        for _ in range(self.passes):
             x = torch.tanh(self.second(torch.tanh(self.first(x))))
         return x[:, :8]
 
@@ -141,7 +142,7 @@ def copies(cluster: Cluster) -> float:
 def base_mib(folder: Path, file: Path, registration: dict) -> float:
     """The memory of the pool with one model, without its weights."""
     with contextlib.closing(Cluster(folder)) as cluster:
-        prepare(cluster, folder, ["one"], ["--devices", "cpu", "--own-workers", "0", "--stop-workers-on-exit"])
+        prepare(cluster, folder, ["one"], ["--devices", "cpu:1", "--own-workers", "0", "--stop-workers-on-exit"])
         cluster.admin.register({**registration, "name": "one"}, file)
         wait_until(lambda: served(cluster, 1), "the model to be served", limit=LIMIT)
         asyncio.run(each_once(f"http://{cluster.inference}", ["one"]))
@@ -166,7 +167,7 @@ def measure(room: int, count: int, rate: float, seconds: float, base: float) -> 
         with contextlib.closing(Cluster(folder)) as cluster:
             names = [f"model-{number}" for number in range(count)]
             memory = f"cpu0={limit:.0f}MiB"
-            flags = ["--devices", "cpu", "--own-workers", "0", "--stop-workers-on-exit", "--device-memory", memory]
+            flags = ["--devices", "cpu:1", "--own-workers", "0", "--stop-workers-on-exit", "--device-memory", memory]
             prepare(cluster, folder, names, flags)
             since = time.perf_counter()
             x, y = models.tensor("x", "FP32", [-1, WIDTH]), models.tensor("y", "FP32", [-1, 8])

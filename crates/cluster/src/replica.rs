@@ -65,6 +65,7 @@ impl PoolPlace {
 
 /// The place of a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Residency {
     /// In device memory.

@@ -254,12 +254,15 @@ impl DevicePool {
         if member.residency == Residency::Warm {
             return None;
         }
+        // What left to make room for others may come back at once.
+        let was_refused = member.residency == Residency::Loading;
+        member.refused_until = if was_refused { now + RETRY_AFTER } else { now };
         member.residency = Residency::Warm;
-        member.refused_until = now + RETRY_AFTER;
+        let retry = member.refused_until;
         self.used -= member.weights;
         self.waiting.remove(replica);
         self.copies.retain(|copied| *copied != replica);
-        Some(now + RETRY_AFTER)
+        Some(retry)
     }
 
     /// Sets the bytes that the weights of the members may have together. Returns the members that leave the device.

@@ -31,7 +31,10 @@ use super::{
     served_model::ServedModel,
     shape_class::{ShapeClasses, padded_bytes},
 };
-use crate::{telemetry::RequestCourse, workers::LinkEvent};
+use crate::{
+    telemetry::{ReplicaWeights, RequestCourse},
+    workers::LinkEvent,
+};
 
 /// The most bytes of the inputs of a batch that requests share. A larger batch would not compute faster per row, but a request whose
 /// own inputs are larger is still sent, alone.
@@ -59,6 +62,8 @@ pub(super) struct Driver {
     links: Links<HomeConnector>,
     requests: FxHashMap<RequestKey, PendingRequest>,
     batches: FxHashMap<BatchKey, InFlightBatch>,
+    /// Where the weights of replicas in pools are, for people.
+    weights: ReplicaWeights,
     /// The times at which workers were told to copy weights that are not there yet.
     copies: BTreeMap<ReplicaKey, Time>,
     classes: ShapeClasses,
@@ -86,6 +91,7 @@ impl Driver {
         max_batch_wait: Duration,
         connector: Connector,
         link_changes: mpsc::UnboundedSender<LinkChange>,
+        weights: ReplicaWeights,
     ) -> Self {
         let number = u8::try_from(number).expect("there are at most 256 drivers");
         let engine_config = EngineConfig {
@@ -102,6 +108,7 @@ impl Driver {
             links: Links::numbered_from(u32::from(number) << 24),
             requests: FxHashMap::default(),
             batches: FxHashMap::default(),
+            weights,
             copies: BTreeMap::new(),
             classes: ShapeClasses::numbered_after(u64::from(number) << 48),
             failure_log: FailureLog::default(),
@@ -177,7 +184,10 @@ impl Driver {
                         tracing::info!(replica.id = %id, model.name = %model, "a replica that was ejected computes batches again");
                     }
                 }
-                Action::ReplicaDrained { replica } => self.links.drained(replica),
+                Action::ReplicaDrained { replica } => {
+                    self.forget_weights(replica);
+                    self.links.drained(replica);
+                }
                 Action::Load { replica } => self.load_weights(now, replica),
                 Action::Unload { replica } => self.unload_weights(replica),
             }
@@ -427,6 +437,7 @@ impl Driver {
                 }
                 let shares_memory = batches.shares_memory();
                 let place = weights.map(weights::pool_place);
+                self.note_weights(replica, place);
                 self.links.link_up(replica, batches, shares_memory, place)
             }
             LinkEvent::Draining => self.links.link_draining(replica),
@@ -437,7 +448,7 @@ impl Driver {
                 {
                     tracing::warn!(replica.id = %id, model.name = %model, reason, "lost the connection to a worker");
                 }
-                self.copies.remove(&replica);
+                self.forget_weights(replica);
                 self.links.link_down(replica, reason)
             }
         };

@@ -25,6 +25,9 @@ use crate::{
 
 /// The part of the limit that is left free: the kernel counts resident memory in steps.
 const MARGIN: u64 = 4 << 20;
+/// The part of the limit that gateways are not told of: the process grows and shrinks a little all the time, and a copy that is asked for should find its
+/// room.
+const HEADROOM: u64 = 4 << 20;
 /// The time between two looks at the memory of the process.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -155,7 +158,7 @@ impl Residency {
         let resident = members.values().filter(|member| member.is_resident());
         let weights: u64 = resident.map(|member| member.bytes()).sum();
         let process = process_memory::resident().map_or(0, ByteCount::as_u64);
-        limit.saturating_sub(process.saturating_sub(weights))
+        limit.saturating_sub(HEADROOM + process.saturating_sub(weights))
     }
 
     /// Looks at the memory of the process from time to time, for it grows with batches, too.

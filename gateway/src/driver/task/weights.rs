@@ -23,6 +23,9 @@ impl Driver {
         if let Some(model) = self.served_model(replica) {
             model.telemetry.count_weights_eviction();
         }
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.count_eviction(id);
+        }
     }
 
     /// Handles a worker's report on the place of its weights.
@@ -35,15 +38,47 @@ impl Driver {
         let (place, orders) = (pool_place(report), report.orders);
         let effects = self.links.weights_reported(replica, place, orders);
         for effect in &effects {
-            if let Effect::Event(Event::WeightsLoaded { .. }) = effect
-                && let Some(since) = self.copies.remove(&replica)
-                && let Some(model) = self.served_model(replica)
-            {
-                let time = now.saturating_since(since);
-                model.telemetry.count_weights_load(time);
+            match effect {
+                Effect::Event(Event::WeightsLoaded { .. }) => {
+                    self.note_weights(replica, Some(place));
+                    self.count_copy(now, replica);
+                }
+                Effect::Event(Event::WeightsUnloaded { .. }) => {
+                    self.note_weights(replica, Some(place));
+                }
+                _ => {}
             }
         }
         self.apply_all(now, effects);
+    }
+
+    fn count_copy(&mut self, now: Time, replica: ReplicaKey) {
+        let Some(since) = self.copies.remove(&replica) else {
+            return;
+        };
+        if let Some(model) = self.served_model(replica) {
+            let time = now.saturating_since(since);
+            model.telemetry.count_weights_load(time);
+        }
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.count_load(id);
+        }
+    }
+
+    /// Tells people where the weights of a replica are, if it is in a pool.
+    pub(super) fn note_weights(&self, replica: ReplicaKey, place: Option<PoolPlace>) {
+        if let (Some(place), Some(target)) = (place, self.links.target(replica)) {
+            let replica = &target.replica;
+            self.weights.set(replica.id, &replica.spec.device, place);
+        }
+    }
+
+    /// Forgets the weights of a replica that is no longer connected.
+    pub(super) fn forget_weights(&mut self, replica: ReplicaKey) {
+        self.copies.remove(&replica);
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.remove(id);
+        }
     }
 
     fn served_model(&self, replica: ReplicaKey) -> Option<&Arc<ServedModel>> {
