@@ -204,7 +204,7 @@ def write(measured: list[Measured], count: int, seconds: float) -> None:
         cells = [f"{one.room}", f"{one.limit_mib:,.0f}", f"{one.most_mib:,.0f}", f"{one.rate:.0f}", f"{100 * one.busy:.0f}", f"{one.requests:,}"]
         cells += [f"{one.in_time:.2f}", f"{one.lost}", f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", f"{one.first_ms:.1f}", f"{one.copies:.1f}"]
         rows.append(f"| {' | '.join(cells)} |")
-    REPORT.write_text(f"""# More models than memory
+    REPORT.write_text(f"""# Two hundred models in the memory of twenty
 
 Made by `cargo xtask bench many-models` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build; the load average at the end was {os.getloadavg()[0]:.1f}.
 
@@ -225,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=200, help="number of models")
     parser.add_argument("--room", type=int, nargs="+", default=[10, 20, 50], help="numbers of models with room for their weights")
-    parser.add_argument("--rate", type=float, default=60.0, help="requests per second")
+    parser.add_argument("--rate", type=float, default=80.0, help="requests per second")
     parser.add_argument("--seconds", type=float, default=60.0, help="time of the traffic")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
     given = parser.parse_args()

@@ -8,6 +8,7 @@
 //! their inputs, and one that answers; between them are the stages of the pipeline. While one batch computes, the next is received and
 //! the last is answered. A watchdog ends the process when a program does not return.
 
+mod acceptor;
 mod answer_writer;
 mod batch_limit;
 mod bench;

@@ -11,6 +11,7 @@ use super::{
     opening::Opening,
 };
 use crate::{
+    acceptor::Acceptor,
     batch_limit::{BatchLimit, BatchLimitSearch},
     connection::{Link, OpenConnections},
     executor::StartError,
@@ -33,6 +34,8 @@ pub(super) struct Shared {
     pub(super) pipeline: Arc<Pipeline>,
     /// The thread that opens their sockets.
     pub(super) opening: Opening,
+    /// The thread that accepts their connections.
+    pub(super) acceptor: Arc<Acceptor>,
     /// The memory that they share.
     pub(super) residency: Arc<Residency>,
 }
@@ -184,18 +187,16 @@ impl Member {
             weights,
             for_group: shared.links.own_user,
         });
-        let listening = listeners.accept(&link, &connections);
+        let listening = listeners.accept(&shared.acceptor, &link, &connections);
         let listening = listening.map_err(|e| StartError::transient(e.to_string()))?;
         if let Some(report) = ready(started.batch_size) {
             self.reporter.report(report);
         }
         let (reporter, drains) = (self.reporter.clone(), Arc::clone(&open));
-        thread::spawn(move || {
-            search.run(shortages, |rows| {
-                if let Some(report) = ready(rows).filter(|_| !drains.is_draining()) {
-                    reporter.report(report);
-                }
-            });
+        search.run_when_needed(&link.batch_limit, shortages, move |rows| {
+            if let Some(report) = ready(rows).filter(|_| !drains.is_draining()) {
+                reporter.report(report);
+            }
         });
         Ok(Serving {
             batches,

@@ -29,6 +29,7 @@ use packhorse_service::raise_descriptor_limit;
 use packhorse_worker_agent::handoff::{Handoff, PoolTask, Work, WorkNote, WorkerReport, exit_code};
 
 use crate::{
+    acceptor::Acceptor,
     clock::now,
     confinement::Confinement,
     executor::StartError,
@@ -115,6 +116,8 @@ impl Pool {
                 .map_err(|e| StartError::transient(format!("a note cannot be written: {e}")))
         };
         let residency = Residency::new(task.memory_limit);
+        let acceptor = Acceptor::start()
+            .map_err(|e| StartError::transient(format!("connections cannot be accepted: {e}")))?;
         let to_take = events.clone();
         let to_load = Arc::clone(&residency);
         let loading = Loading::start(note(Work::Loading)?, to_load, move |loaded| {
@@ -133,6 +136,7 @@ impl Pool {
                 proofs,
                 pipeline,
                 opening,
+                acceptor,
                 residency,
             },
             loading,
