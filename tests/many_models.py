@@ -74,8 +74,10 @@ class Watch:
         self.thread.start()
 
     def run(self) -> None:
-        while not self.ends.wait(0.003):
-            self.most = max(self.most, resident_kib(self.pid))
+        # A process that has ended has no memory.
+        with contextlib.suppress(OSError, StopIteration):
+            while not self.ends.wait(0.003):
+                self.most = max(self.most, resident_kib(self.pid))
 
     def stop(self) -> float:
         self.ends.set()
@@ -163,7 +165,7 @@ def measure(room: int, count: int, rate: float, seconds: float, base: float) -> 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         # What a model has beside its weights, and what loading one takes.
-        limit = base + room * WEIGHTS_MIB + count * 1.0 + 4 * WEIGHTS_MIB
+        limit = base + room * WEIGHTS_MIB + count * 1.1 + 5 * WEIGHTS_MIB
         with contextlib.closing(Cluster(folder)) as cluster:
             names = [f"model-{number}" for number in range(count)]
             memory = f"cpu0={limit:.0f}MiB"

@@ -19,7 +19,7 @@ WIDTH = 64
 COUNT = 10
 WEIGHTS_MIB = 8
 # With room for a process, what a load takes, and the weights of a few models.
-LIMIT_MIB = 512
+LIMIT_MIB = 440
 
 
 def perceptron(number: int) -> torch.nn.Module:
@@ -47,10 +47,11 @@ def crowded(new_cluster: Callable[..., Cluster], tmp_path: Path) -> tuple[Cluste
     return cluster, modules
 
 
-def import_profiles(cluster: Cluster, folder: Path, names: list[str]) -> None:
+def import_profiles(cluster: Cluster, folder: Path, names: list[str], memory_mib: int = 200) -> None:
     (node,) = cluster.admin.get("/v1/nodes")
     csv = models.profiles(folder, dict.fromkeys(names, 2.0), kind=node["devices"][0]["kind"])
-    answer = cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes().replace(b",500,30,30,30", b",200,,,"))
+    csv = csv.read_text().replace(",500,30,30,30", f",{memory_mib},,,")
+    answer = cluster.admin.call("PUT", "/v1/profiles", csv.encode())
     assert answer.status == 204, answer
 
 
@@ -155,12 +156,32 @@ def test_a_model_larger_than_the_memory_is_told_so_and_the_others_are_served(cro
     cluster, modules = crowded
     import_profiles(cluster, tmp_path, [*modules, "giant"])
     torch.manual_seed(99)
-    giant = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4096), torch.nn.Linear(4096, 33_000), torch.nn.Linear(33_000, 4)).eval()
+    giant = torch.nn.Sequential(torch.nn.Linear(WIDTH, 4096), torch.nn.Linear(4096, 12_000), torch.nn.Linear(12_000, 4)).eval()
     register(cluster, tmp_path, "giant", giant)
 
     def shortfall() -> str | None:
-        return cluster.admin.get("/v1/models/giant")["shortfall"]
+        return cluster.admin.get("/v1/models/giant")["reason"]
 
     wait_until(shortfall, "the reason why it is not served")
     assert "memory" in shortfall(), shortfall()
     check(cluster, modules, 4)
+
+
+def test_a_process_that_leaves_no_room_for_weights_is_a_finding(new_cluster: Callable[..., Cluster], tmp_path: Path):
+    cluster = new_cluster()
+    # The profile knows nothing of what the process takes.
+    cluster.start_agent("node1", *flags(340))
+    import_profiles(cluster, tmp_path, ["model-0"], memory_mib=20)
+    register(cluster, tmp_path, "model-0", perceptron(0), slo_ms=500)
+    wait_until(lambda: served(cluster, 1), "the model to be served")
+    status, given, _ = ask(cluster, "model-0", 1)
+    assert status == 504, given
+
+    def found() -> list[dict]:
+        return [finding for finding in cluster.admin.get("/v1/findings") if "no room for the weights" in finding["text"]]
+
+    wait_until(found, "the finding")
+    (finding,) = found()
+    assert finding["severity"] == "critical"
+    assert "node1/cpu0 has no room for the weights of model model-0:1" in finding["text"]
+    assert "--device-memory" in finding["cure"]["text"]

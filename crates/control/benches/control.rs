@@ -255,6 +255,7 @@ fn sample(models: usize, samples: u64) -> Event {
         models: (0..models).map(|number| (model(number), counts)).collect(),
         work: BTreeMap::new(),
         paused_tenants: BTreeMap::new(),
+        without_room: BTreeMap::new(),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{ModelId, Scheduling, Time};
+use packhorse_cluster::{DeviceId, ModelId, PoolPlace, Scheduling, Time};
 
 use crate::{
     finding::{Finding, Problem, RepositoryProblem, Severity, Subject},
@@ -29,6 +29,7 @@ pub(crate) fn findings(now: Time, state: &State, planning: &Planning) -> Vec<Fin
         });
     }
     of_stuck_replicas(now, state, &mut all);
+    of_pools(state, &mut all);
     for (name, rejected) in state.traffic.rejected() {
         let version = rejected.version;
         all.push(Finding {
@@ -92,6 +93,39 @@ fn of_stuck_replicas(now: Time, state: &State, all: &mut Vec<Finding>) {
             text: format!("model {model} does not start on {device}"),
             cause: status.and_then(|status| status.reason.clone()),
             cure: Some("it is tried again and again; remove the cause".to_owned()),
+        });
+    }
+}
+
+/// Finds the devices that have too little memory for the weights of a model that they shall serve. Requests for it wait in vain.
+fn of_pools(state: &State, all: &mut Vec<Finding>) {
+    let mut devices: BTreeMap<&DeviceId, Vec<(&ModelId, PoolPlace)>> = BTreeMap::new();
+    for replica in state.rollout.iter().filter(|replica| replica.is_planned()) {
+        if let Some(place) = state.without_room.get(&replica.id) {
+            let models = devices.entry(&replica.spec.device).or_default();
+            models.push((&replica.spec.model.model, *place));
+        }
+    }
+    for (device, models) in devices {
+        let largest = models.iter().max_by_key(|(_, place)| place.weights);
+        let (model, place) = largest.expect("there is one");
+        let others = match models.len() - 1 {
+            0 => String::new(),
+            1 => " and of another model".to_owned(),
+            more => format!(" and of {more} other models"),
+        };
+        all.push(Finding {
+            severity: Severity::Critical,
+            subject: Subject::Device(device.clone()),
+            problem: Problem::NoRoomForWeights,
+            text: format!(
+                "{device} has no room for the weights of model {model}{others}: its process leaves {} for weights, and these have {}",
+                place.memory, place.weights
+            ),
+            cause: Some("the process and what its models need beside their weights".to_owned()),
+            cure: Some(
+                "raise the --device-memory of its agent, add a node, or remove models".to_owned(),
+            ),
         });
     }
 }

@@ -70,6 +70,15 @@ impl ReplicaWeights {
         })
     }
 
+    /// Returns the replicas whose weights are larger than what their device has for all weights, with both.
+    pub(crate) fn without_room(&self) -> BTreeMap<ReplicaId, PoolPlace> {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let places = all.iter().map(|(id, weights)| (*id, weights.place));
+        places
+            .filter(|(_, place)| place.weights > place.memory)
+            .collect()
+    }
+
     fn change(&self, replica: ReplicaId, change: impl FnOnce(&mut Weights)) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(weights) = all.get_mut(&replica) {
@@ -146,6 +155,13 @@ mod tests {
         assert_eq!((view.loads, view.evictions), (1, 1));
         assert_eq!((view.residency, view.pool_bytes), (Residency::Warm, None));
         assert!((view.load_ms - 2.0).abs() < 1e-9);
+        assert!(weights.without_room().is_empty());
+        let small = PoolPlace {
+            memory: ByteCount::new(99),
+            ..place
+        };
+        weights.set(id, &device, small);
+        assert_eq!(weights.without_room(), BTreeMap::from([(id, small)]));
         weights.remove(id);
         assert_eq!(weights.view(id), None);
     }

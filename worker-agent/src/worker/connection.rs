@@ -113,20 +113,22 @@ impl OpenConnections {
         self.0.lock().expect("no holder panics").weights = Some(Arc::clone(weights));
     }
 
-    /// Tells all gateways that decide about the weights where these are.
-    pub(super) fn report_weights(&self) {
+    /// Tells all gateways that decide about the weights where these are. Returns false if there are none.
+    pub(super) fn report_weights(&self) -> bool {
         let open = self.0.lock().expect("no holder panics");
         let Some(weights) = open.weights.clone() else {
-            return;
+            return false;
         };
         let told = open.connections.values();
         let told = told.filter_map(|open| Some((open.answers.clone(), open.orders?)));
         let told: Vec<_> = told.collect();
         drop(open);
+        let is_told = !told.is_empty();
         for (answers, orders) in told {
             let report = ToGateway::Weights(weights.report(orders));
             let _ = answers.send(Answer::without_batch(report));
         }
+        is_told
     }
 
     /// Counts an order of a connection that was carried out, and tells of it.

@@ -28,6 +28,9 @@ const MARGIN: u64 = 4 << 20;
 /// The part of the limit that gateways are not told of: the process grows and shrinks a little all the time, and a copy that is asked for should find its
 /// room.
 const HEADROOM: u64 = 4 << 20;
+/// The change of the memory for weights of which gateways are told without another reason: what they were told last may have been little only while a
+/// program was loaded.
+const WORTH_TELLING: u64 = 2 << 20;
 /// The time between two looks at the memory of the process.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -37,6 +40,8 @@ pub(crate) struct Residency {
     limit: Option<u64>,
     /// The programs whose weights may leave. Its lock is held while weights come or go for others.
     members: Mutex<BTreeMap<ReplicaId, Arc<MemberWeights>>>,
+    /// The memory for weights that gateways were told last.
+    told: AtomicU64,
     start: Instant,
 }
 
@@ -47,8 +52,8 @@ pub(crate) struct MemberWeights {
     executor: Arc<dyn Executor>,
     /// The time of the last batch, or of the last copy, in nanoseconds since the start.
     used: AtomicU64,
-    /// Called when the weights came or went without an order.
-    changed: Box<dyn Fn() + Send + Sync>,
+    /// Tells gateways where the weights are. Returns false if there are none.
+    changed: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// The reason why weights are not copied.
@@ -66,6 +71,7 @@ impl Residency {
         let residency = Arc::new(Self {
             limit: limit.map(|limit| limit.as_u64().saturating_sub(MARGIN)),
             members: Mutex::default(),
+            told: AtomicU64::new(0),
             start: now(),
         });
         if residency.limit.is_some() {
@@ -75,12 +81,13 @@ impl Residency {
         residency
     }
 
-    /// Adds a program that was loaded. Its weights stay if there is room for them. The function is called when they come or go without an order.
+    /// Adds a program that was loaded. Its weights stay if there is room for them. The function tells gateways where they are, when they come or go without an
+    /// order, and returns false if there are none.
     pub(crate) fn enter(
         self: &Arc<Self>,
         replica: ReplicaId,
         executor: Arc<dyn Executor>,
-        changed: impl Fn() + Send + Sync + 'static,
+        changed: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<MemberWeights> {
         let member = Arc::new(MemberWeights {
             residency: Arc::clone(self),
@@ -166,6 +173,7 @@ impl Residency {
         let mut is_over = false;
         loop {
             thread::sleep(LOOK_INTERVAL);
+            self.tell_memory();
             if self.make_room(0) {
                 is_over = false;
             } else if !is_over {
@@ -178,6 +186,19 @@ impl Residency {
                 );
             }
         }
+    }
+
+    /// Tells gateways how much memory there is for weights, if that is not what they were told. One member speaks for all.
+    fn tell_memory(&self) {
+        let members = self.lock();
+        let memory = self.memory(&members);
+        if memory.abs_diff(self.told.load(Relaxed)) <= WORTH_TELLING {
+            return;
+        }
+        let speakers: Vec<Arc<MemberWeights>> = members.values().cloned().collect();
+        drop(members);
+        // Until the first with a gateway.
+        let _ = speakers.iter().any(|speaker| (speaker.changed)());
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Arc<MemberWeights>>> {
@@ -197,11 +218,13 @@ impl MemberWeights {
     /// Returns the report to a gateway of which so many orders were carried out.
     pub(crate) fn report(&self, orders: u32) -> WeightsReport {
         let weights = self.executor.weights();
+        let memory = self.residency.memory(&self.residency.lock());
+        self.residency.told.store(memory, Relaxed);
         WeightsReport {
             orders,
             resident: self.is_resident(),
             bytes: self.bytes(),
-            memory: self.residency.memory(&self.residency.lock()),
+            memory,
             load: weights.map_or(Duration::ZERO, Weights::load_time),
         }
     }

@@ -160,11 +160,7 @@ impl Member {
         };
         let weights = task.execution.parks.then(|| {
             let told = Arc::downgrade(&open);
-            let changed = move || {
-                if let Some(open) = told.upgrade() {
-                    open.report_weights();
-                }
-            };
+            let changed = move || told.upgrade().is_some_and(|open| open.report_weights());
             let executor = Arc::clone(&started.executor);
             shared.residency.enter(task.replica, executor, changed)
         });
