@@ -79,6 +79,15 @@ pub(super) enum AgentError {
     Client(#[from] ClientError),
 }
 
+/// Returns the devices of this node, with the memory that they offer.
+fn discover(settings: &Settings) -> Result<Vec<Device>, AgentError> {
+    let mut devices = settings.devices.discover(&settings.profiles)?;
+    for (name, memory) in &settings.device_memory {
+        limit_memory(&mut devices, name, *memory)?;
+    }
+    Ok(devices)
+}
+
 /// Has a device offer less memory than it has.
 fn limit_memory(devices: &mut [Device], name: &str, memory: ByteCount) -> Result<(), AgentError> {
     let error = |reason| AgentError::DeviceMemory {
@@ -107,10 +116,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     let interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
     let terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
     let mut folder = StateFolder::open(&settings.state_dir)?;
-    let mut devices = settings.devices.discover(&settings.profiles)?;
-    for (name, memory) in &settings.device_memory {
-        limit_memory(&mut devices, name, *memory)?;
-    }
+    let devices = discover(&settings)?;
     share_with_workers(&mut folder, &settings, &devices)?;
     for device in &devices {
         tracing::info!(device.name, device.kind = %device.kind, device.memory = %device.memory, "device found");
