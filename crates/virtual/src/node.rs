@@ -54,6 +54,8 @@ pub struct WorkerBehaviour {
     pub scales: BTreeMap<ModelId, f64>,
     /// The number of batches that workers say they take; none if they say nothing.
     pub in_flight: Option<u32>,
+    /// True if measurements find that a batch leaves room for others beside it.
+    pub leaves_room: bool,
     /// True while the models throw on every batch here.
     pub throws: bool,
     /// The models that cannot load on a device, by its name within the node.
@@ -77,6 +79,7 @@ impl Default for WorkerBehaviour {
             compute: Arc::default(),
             scales: BTreeMap::new(),
             in_flight: None,
+            leaves_room: true,
             throws: false,
             failures: BTreeMap::new(),
             operators: None,
@@ -710,7 +713,7 @@ impl Node {
                 let report = WorkerReport::Measured {
                     done: 3,
                     total: 3,
-                    csv: measured(wanted),
+                    csv: measured(wanted, self.behaviour.leaves_room),
                     kernels: None,
                     operators,
                 };
@@ -742,11 +745,13 @@ impl Node {
         (ready && !stopped).then(|| (id.clone(), process.pid, place))
     }
 
-    /// Returns the memory that the serving processes of each device have.
+    /// Returns the memory that the serving processes of each device have, without the pools': of these the engine decides.
     pub(crate) fn used_memory(&self) -> BTreeMap<&str, ByteCount> {
         let mut used: BTreeMap<&str, ByteCount> = BTreeMap::new();
         for process in self.processes.values() {
-            if let Task::Serve(replicas) = &process.task {
+            if let Task::Serve(replicas) = &process.task
+                && !replicas.first().pooled
+            {
                 let device = process.task.device().expect("replicas have one");
                 let sum = used.entry(device).or_default();
                 *sum = sum.saturating_add(replicas.memory().unwrap_or_default());
@@ -773,9 +778,14 @@ fn address(pid: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-/// Returns the profile, as CSV, that a measurement gives: 1 GiB, and 5 ms and 1 ms per row.
-fn measured(wanted: &WantedProfile) -> String {
-    profile_csv(&wanted.program.model, wanted.device_kind.as_str(), 1024)
+/// Returns the profile, as CSV, that a measurement gives: 1 GiB, and 5 ms and 1 ms per row; half of the multiprocessors, or an unknown part of them.
+fn measured(wanted: &WantedProfile, leaves_room: bool) -> String {
+    let csv = profile_csv(&wanted.program.model, wanted.device_kind.as_str(), 1024);
+    if leaves_room {
+        csv
+    } else {
+        csv.replace(",,,50\n", ",,,\n")
+    }
 }
 
 /// Returns the profile that a measurement gives.

@@ -243,9 +243,10 @@ impl MemberWeights {
         let members = self.residency.lock();
         let bytes = weights.bytes();
         let (room, gone) = self.residency.free(&members, bytes, Some(self.replica));
-        let copied = match room {
-            true => weights.restore().map_err(NoCopy::from),
-            false => Err(NoCopy::NoRoom(bytes)),
+        let copied = if room {
+            weights.restore().map_err(NoCopy::from)
+        } else {
+            Err(NoCopy::NoRoom(bytes))
         };
         drop(members);
         tell(&gone);

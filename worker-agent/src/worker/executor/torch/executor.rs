@@ -64,9 +64,10 @@ impl TorchExecutor {
             }
         };
         let (program, cuda_device) = (options.program, options.cuda_device);
-        let weights = match options.parks && cuda_device.is_none() {
-            true => Some(RegionWeights::new().map_err(ExecutionError::from)?),
-            false => None,
+        let weights = if options.parks && cuda_device.is_none() {
+            Some(RegionWeights::new().map_err(ExecutionError::from)?)
+        } else {
+            None
         };
         let load = |name: String| {
             let load = || Module::load(options.artifact, &name, cuda_device, rewriting);

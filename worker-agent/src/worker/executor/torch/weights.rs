@@ -14,6 +14,7 @@ use packhorse_cluster::Program;
 use super::{
     error::TorchError,
     executor::TorchExecutor,
+    programs::Programs,
     shim::{Module, Region},
 };
 use crate::{
@@ -199,7 +200,8 @@ fn try_seal(
     weights: &RegionWeights,
     program: &Program,
 ) -> Result<Sealed, NotParkable> {
-    let mut modules = { executor.device.programs().into_iter() }.flat_map(|all| all.iter());
+    let programs = executor.device.programs().into_iter();
+    let mut modules = programs.flat_map(Programs::iter);
     if modules.any(Module::has_state) {
         return Err(NotParkable::HasState);
     }
