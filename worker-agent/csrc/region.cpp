@@ -1,5 +1,6 @@
 // Regions: what a program allocates on the CPU while it is loaded lies together in one range of addresses. The range can be written to a file
-// once, and its memory be given back and brought back from there at the same addresses, so that the program stays as it is.
+// once, and its memory be given back and brought back from there at the same addresses, so that the program stays as it is. A program that writes to its
+// weights has pages of its own from then on, of which the kernel tells: its memory is not given back any more.
 
 #include "call.h"
 
@@ -27,6 +28,12 @@ constexpr size_t slot_size = size_t{4} << 30;
 constexpr size_t slot_count = 4096;
 
 size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+// The kernel's table of this process' pages. It is opened before the process hides its memory.
+int &pagemap() {
+  static int file = -1;
+  return file;
+}
 
 [[noreturn]] void throw_errno(const char *what) { throw std::runtime_error(std::string(what) + ": " + std::strerror(errno)); }
 
@@ -59,11 +66,9 @@ struct packhorse_region {
   packhorse_region(const packhorse_region &) = delete;
   packhorse_region &operator=(const packhorse_region &) = delete;
 
-  // What is still alive would be read by whoever has it after the program: its addresses are then not used again.
   ~packhorse_region() {
-    const bool is_empty = live_count() == 0;
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    if (is_empty && mmap(base_, slot_size, PROT_NONE, flags, -1, 0) != MAP_FAILED) {
+    if (mmap(base_, slot_size, PROT_NONE, flags, -1, 0) != MAP_FAILED) {
       owners()[slot_].store(nullptr);
       give_slot_back(slot_);
     }
@@ -125,44 +130,53 @@ struct packhorse_region {
     }
   }
 
-  // Gives the memory of what was freed back, writes the rest to a file without a name in this folder, and maps the file in its place, for reading
-  // only: a program that writes to its weights fails there and does not lose the change later. Returns the bytes that park() gives back.
+  // Gives the memory of what was freed back, writes the rest to a file without a name in this folder, and maps the file in its place. Returns the
+  // bytes that park() gives back.
   size_t seal(const char *folder) {
-    kept_ = live_pages();
-    size_t at = 0;
-    for (const auto &[from, size] : kept_) {
-      madvise(base_ + at, from - at, MADV_DONTNEED);
-      at = from + size;
+    if (pagemap() < 0) {
+      throw std::runtime_error("the kernel does not tell which pages of the weights are written");
     }
-    madvise(base_ + at, slot_size - at, MADV_DONTNEED);
-    if (kept_.empty()) {
-      return 0;
-    }
-    image_ = open_nameless(folder);
-    if (image_ < 0 || ftruncate(image_, static_cast<off_t>(at)) != 0) {
-      throw_errno("no file can be written for the weights");
-    }
-    size_t bytes = 0;
-    for (const auto &[from, size] : kept_) {
-      // Room that is taken now cannot be missing when the pages are read.
-      const int failed = posix_fallocate(image_, static_cast<off_t>(from), static_cast<off_t>(size));
-      if (failed != 0) {
-        errno = failed;
-        throw_errno("there is no room for a file with the weights");
+    try {
+      return seal_to(folder);
+    } catch (...) {
+      if (image_ >= 0 && sealed_ == 0) {
+        close(image_);
+        image_ = -1;
       }
-      write_all(from, size);
-      bytes += size;
+      throw;
     }
-    if (mmap(base_, at, PROT_READ, MAP_PRIVATE | MAP_FIXED, image_, 0) == MAP_FAILED) {
-      throw_errno("the file with the weights cannot be mapped");
-    }
-    sealed_ = at;
-    restore();
-    return bytes;
   }
 
-  // Gives the memory back. Whoever reads it meanwhile gets the same bytes, page by page and slowly.
-  void park() { madvise(base_, sealed_, MADV_DONTNEED); }
+  // Gives the memory back, unless the program has written to it. Whoever reads it meanwhile gets the same bytes, page by page and slowly.
+  bool park() {
+    if (is_written()) {
+      return false;
+    }
+    madvise(base_, sealed_, MADV_DONTNEED);
+    return true;
+  }
+
+  // Returns true if a page is not that of the file any more, or that is not certain.
+  bool is_written() const {
+    constexpr uint64_t present = uint64_t{1} << 63;
+    constexpr uint64_t swapped = uint64_t{1} << 62;
+    constexpr uint64_t of_a_file = uint64_t{1} << 61;
+    std::vector<uint64_t> entries;
+    for (const auto &[from, size] : kept_) {
+      entries.resize(size / page);
+      const auto bytes = static_cast<ssize_t>(entries.size() * sizeof(uint64_t));
+      const auto at = reinterpret_cast<uintptr_t>(base_ + from) / page * sizeof(uint64_t);
+      if (pread(pagemap(), entries.data(), static_cast<size_t>(bytes), static_cast<off_t>(at)) != bytes) {
+        return true;
+      }
+      for (const uint64_t entry : entries) {
+        if ((entry & swapped) != 0 || ((entry & present) != 0 && (entry & of_a_file) == 0)) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
 
   // Brings the memory back from the file, which the kernel keeps in memory while it can.
   void restore() {
@@ -184,6 +198,11 @@ struct packhorse_region {
       }
     }
     return hash;
+  }
+
+  bool is_empty() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return live_.empty();
   }
 
   static bool owns(const void *memory) {
@@ -236,11 +255,6 @@ struct packhorse_region {
     free_slots().insert(slot);
   }
 
-  size_t live_count() const {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return live_.size();
-  }
-
   // Returns the pages with live bytes as pairs of offset and length, neighbours joined.
   std::vector<std::pair<size_t, size_t>> live_pages() const {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -255,6 +269,40 @@ struct packhorse_region {
       }
     }
     return pages;
+  }
+
+  size_t seal_to(const char *folder) {
+    kept_ = live_pages();
+    size_t at = 0;
+    for (const auto &[from, size] : kept_) {
+      madvise(base_ + at, from - at, MADV_DONTNEED);
+      at = from + size;
+    }
+    madvise(base_ + at, slot_size - at, MADV_DONTNEED);
+    if (kept_.empty()) {
+      return 0;
+    }
+    image_ = open_nameless(folder);
+    if (image_ < 0 || ftruncate(image_, static_cast<off_t>(at)) != 0) {
+      throw_errno("no file can be written for the weights");
+    }
+    size_t bytes = 0;
+    for (const auto &[from, size] : kept_) {
+      // Room that is taken now cannot be missing when the pages are read.
+      const int failed = posix_fallocate(image_, static_cast<off_t>(from), static_cast<off_t>(size));
+      if (failed != 0) {
+        errno = failed;
+        throw_errno("there is no room for a file with the weights");
+      }
+      write_all(from, size);
+      bytes += size;
+    }
+    if (mmap(base_, at, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, image_, 0) == MAP_FAILED) {
+      throw_errno("the file with the weights cannot be mapped");
+    }
+    sealed_ = at;
+    restore();
+    return bytes;
   }
 
   static int open_nameless(const char *folder) {
@@ -345,6 +393,8 @@ class RegionAllocator final : public c10::Allocator {
 
 extern "C" {
 
+void packhorse_region_prepare(void) { pagemap() = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
+
 int packhorse_region_new(packhorse_region **region, char **message) {
   return guarded(message, [&] {
     *region = new packhorse_region;
@@ -362,7 +412,9 @@ int packhorse_region_seal(packhorse_region *region, const char *folder, uint64_t
   });
 }
 
-void packhorse_region_park(packhorse_region *region) { region->park(); }
+int packhorse_region_park(packhorse_region *region) { return region->park() ? 1 : 0; }
+
+int packhorse_region_is_written(const packhorse_region *region) { return region->is_written() ? 1 : 0; }
 
 int packhorse_region_restore(packhorse_region *region, char **message) {
   return guarded(message, [&] {
@@ -373,6 +425,13 @@ int packhorse_region_restore(packhorse_region *region, char **message) {
 
 uint64_t packhorse_region_digest(const packhorse_region *region) { return region->digest(); }
 
-void packhorse_region_free(packhorse_region *region) { delete region; }
+void packhorse_region_free(packhorse_region *region) {
+  // What is still alive may be read, and is freed here, by whoever has it.
+  if (region->is_empty()) {
+    delete region;
+  }
+}
+
+void packhorse_release_free_memory(void) { release_free_memory(); }
 
 }  // extern "C"

@@ -3,12 +3,12 @@
 #include "detection.cpp"
 #include "memory.cpp"
 #include "process.cpp"
-#include "region.cpp"
 #include "registered_memory.cpp"
 #include "rewriting.cpp"
 #include "stream.cpp"
 // The following use streams.
 #include "program.cpp"
+#include "region.cpp"
 // Uses programs.
 #include "backbone.cpp"
 #include "graph.cpp"

@@ -93,18 +93,24 @@ int packhorse_operators(const char *path, const int64_t *batches, size_t batch_c
 
 // Regions (region.cpp).
 
+// Prepares this process for regions. Must be called before the process hides its memory.
+void packhorse_region_prepare(void);
+
 // Creates a region, which is to be freed after the program that is loaded into it.
 int packhorse_region_new(packhorse_region **region, char **message);
 
 // Has what this thread allocates lie in the region from now on; null for none.
 void packhorse_region_enter(packhorse_region *region);
 
-// Ends loading into the region: its memory is from now on that of a file without a name in this folder, which must exist, and can no longer be written.
-// Writes the bytes that packhorse_region_park gives back.
+// Ends loading into the region: its memory is from now on that of a file without a name in this folder, which must exist. Writes the bytes that
+// packhorse_region_park gives back.
 int packhorse_region_seal(packhorse_region *region, const char *folder, uint64_t *bytes, char **message);
 
-// Gives the memory of a sealed region back. Its bytes stay readable, slowly.
-void packhorse_region_park(packhorse_region *region);
+// Gives the memory of a sealed region back, and returns 1. Its bytes stay readable, slowly. Returns 0, and does nothing, if it was written to since.
+int packhorse_region_park(packhorse_region *region);
+
+// 1 if a sealed region was written to, else 0.
+int packhorse_region_is_written(const packhorse_region *region);
 
 // Brings the memory of a sealed region back.
 int packhorse_region_restore(packhorse_region *region, char **message);
@@ -113,6 +119,9 @@ int packhorse_region_restore(packhorse_region *region, char **message);
 uint64_t packhorse_region_digest(const packhorse_region *region);
 
 void packhorse_region_free(packhorse_region *region);
+
+// Returns the memory to the system that was freed and is kept for later.
+void packhorse_release_free_memory(void);
 
 // Programs with a shared backbone (backbone.cpp).
 

@@ -54,8 +54,8 @@ pub struct WorkerBehaviour {
     pub scales: BTreeMap<ModelId, f64>,
     /// The number of batches that workers say they take; none if they say nothing.
     pub in_flight: Option<u32>,
-    /// True if measurements find that a batch leaves room for others beside it.
-    pub leaves_room: bool,
+    /// The part of the multiprocessors that measurements find a batch to use, in percent; none if they do not find out.
+    pub sm_utilization: Option<u8>,
     /// True while the models throw on every batch here.
     pub throws: bool,
     /// The models that cannot load on a device, by its name within the node.
@@ -79,7 +79,7 @@ impl Default for WorkerBehaviour {
             compute: Arc::default(),
             scales: BTreeMap::new(),
             in_flight: None,
-            leaves_room: true,
+            sm_utilization: Some(50),
             throws: false,
             failures: BTreeMap::new(),
             operators: None,
@@ -713,7 +713,7 @@ impl Node {
                 let report = WorkerReport::Measured {
                     done: 3,
                     total: 3,
-                    csv: measured(wanted, self.behaviour.leaves_room),
+                    csv: measured(wanted, self.behaviour.sm_utilization),
                     kernels: None,
                     operators,
                 };
@@ -778,14 +778,11 @@ fn address(pid: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-/// Returns the profile, as CSV, that a measurement gives: 1 GiB, and 5 ms and 1 ms per row; half of the multiprocessors, or an unknown part of them.
-fn measured(wanted: &WantedProfile, leaves_room: bool) -> String {
+/// Returns the profile, as CSV, that a measurement gives: 1 GiB, and 5 ms and 1 ms per row, on this part of the multiprocessors.
+fn measured(wanted: &WantedProfile, sm_utilization: Option<u8>) -> String {
     let csv = profile_csv(&wanted.program.model, wanted.device_kind.as_str(), 1024);
-    if leaves_room {
-        csv
-    } else {
-        csv.replace(",,,50\n", ",,,\n")
-    }
+    let found = sm_utilization.map_or_else(String::new, |part| part.to_string());
+    csv.replace(",,,50\n", &format!(",,,{found}\n"))
 }
 
 /// Returns the profile that a measurement gives.

@@ -7,14 +7,21 @@ use std::{
 };
 
 use packhorse_api::WeightsView;
-use packhorse_cluster::{DeviceId, PoolPlace, ReplicaId, Residency};
+use packhorse_cluster::{ByteCount, DeviceId, PoolPlace, ReplicaId, Residency};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
 use super::{replica_metrics::of_device, samples::encode_samples};
 
 /// The weights of all replicas that are members of pools and connected.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ReplicaWeights(Arc<RwLock<BTreeMap<ReplicaId, Weights>>>);
+pub(crate) struct ReplicaWeights(Arc<RwLock<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    replicas: BTreeMap<ReplicaId, Weights>,
+    /// The bytes that the weights on a device may have together, as its worker reported it last.
+    memory: BTreeMap<DeviceId, ByteCount>,
+}
 
 #[derive(Debug)]
 struct Weights {
@@ -27,14 +34,27 @@ struct Weights {
 impl ReplicaWeights {
     /// Takes note of where the weights of a replica are.
     pub(crate) fn set(&self, replica: ReplicaId, device: &DeviceId, place: PoolPlace) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let weights = all.entry(replica).or_insert_with(|| Weights {
+        self.set_memory(device, place.memory);
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let weights = { &mut state.replicas }.entry(replica);
+        let weights = weights.or_insert_with(|| Weights {
             device: device.clone(),
             place,
             loads: 0,
             evictions: 0,
         });
         weights.place = place;
+    }
+
+    /// Takes note of the memory of a device for weights.
+    pub(crate) fn set_memory(&self, device: &DeviceId, memory: ByteCount) {
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match state.memory.get_mut(device) {
+            Some(known) => *known = memory,
+            None => {
+                state.memory.insert(device.clone(), memory);
+            }
+        }
     }
 
     /// Counts a copy to the device.
@@ -52,18 +72,23 @@ impl ReplicaWeights {
 
     /// Forgets a replica that is no longer connected.
     pub(crate) fn remove(&self, replica: ReplicaId) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        all.remove(&replica);
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Weights { device, .. }) = state.replicas.remove(&replica)
+            && !{ state.replicas.values() }.any(|other| other.device == device)
+        {
+            state.memory.remove(&device);
+        }
     }
 
     /// Returns the weights of a replica as the API shows them; `None` if it is in no pool.
     pub(crate) fn view(&self, replica: ReplicaId) -> Option<WeightsView> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let weights = all.get(&replica)?;
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let weights = state.replicas.get(&replica)?;
+        let memory = state.memory_of(weights);
         Some(WeightsView {
             residency: weights.place.residency,
             bytes: weights.place.weights,
-            pool_bytes: (weights.place.memory.as_u64() < u64::MAX).then_some(weights.place.memory),
+            pool_bytes: (memory.as_u64() < u64::MAX).then_some(memory),
             load_ms: weights.place.load.as_secs_f64() * 1e3,
             loads: weights.loads,
             evictions: weights.evictions,
@@ -72,18 +97,34 @@ impl ReplicaWeights {
 
     /// Returns the replicas whose weights are larger than what their device has for all weights, with both.
     pub(crate) fn without_room(&self) -> BTreeMap<ReplicaId, PoolPlace> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let places = all.iter().map(|(id, weights)| (*id, weights.place));
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let places = state.replicas.iter().map(|(id, weights)| {
+            let memory = state.memory_of(weights);
+            (
+                *id,
+                PoolPlace {
+                    memory,
+                    ..weights.place
+                },
+            )
+        });
         places
             .filter(|(_, place)| place.weights > place.memory)
             .collect()
     }
 
     fn change(&self, replica: ReplicaId, change: impl FnOnce(&mut Weights)) {
-        let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(weights) = all.get_mut(&replica) {
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(weights) = state.replicas.get_mut(&replica) {
             change(weights);
         }
+    }
+}
+
+impl State {
+    fn memory_of(&self, weights: &Weights) -> ByteCount {
+        let known = self.memory.get(&weights.device).copied();
+        known.unwrap_or(weights.place.memory)
     }
 }
 
@@ -91,15 +132,15 @@ impl Collector for ReplicaWeights {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut devices: BTreeMap<DeviceId, [u64; 3]> = BTreeMap::new();
         {
-            let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
-            for weights in all.values() {
+            let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            for weights in state.replicas.values() {
                 let bytes = weights.place.weights;
                 let [resident, warm, memory] = devices.entry(weights.device.clone()).or_default();
                 match weights.place.residency {
                     Residency::Resident => *resident += bytes.as_u64(),
                     Residency::Warm => *warm += bytes.as_u64(),
                 }
-                *memory = weights.place.memory.as_u64();
+                *memory = state.memory_of(weights).as_u64();
             }
         }
         let gauges: [(&str, &str, usize); 3] = [
@@ -132,8 +173,6 @@ impl Collector for ReplicaWeights {
 mod tests {
     use std::time::Duration;
 
-    use packhorse_cluster::ByteCount;
-
     use super::*;
 
     #[test]
@@ -160,7 +199,7 @@ mod tests {
             memory: ByteCount::new(99),
             ..place
         };
-        weights.set(id, &device, small);
+        weights.set_memory(&device, ByteCount::new(99));
         assert_eq!(weights.without_room(), BTreeMap::from([(id, small)]));
         weights.remove(id);
         assert_eq!(weights.view(id), None);

@@ -91,7 +91,7 @@ pub(super) struct Options {
     pub(super) libtorch: Option<PathBuf>,
 
     /// Memory of devices, separated by commas, such as cpu0=4GiB: less than they have [default: all that this process may use]. The process that many
-    /// models of a CPU share stays below it
+    /// models of a CPU share keeps weights within it
     #[arg(
         long,
         env = "PACKHORSE_DEVICE_MEMORY",

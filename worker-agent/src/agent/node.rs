@@ -82,7 +82,15 @@ pub(super) enum AgentError {
 /// Returns the devices of this node, with the memory that they offer.
 fn discover(settings: &Settings) -> Result<Vec<Device>, AgentError> {
     let mut devices = settings.devices.discover(&settings.profiles)?;
-    for (name, memory) in &settings.device_memory {
+    for (place, (name, memory)) in settings.device_memory.iter().enumerate() {
+        let mut before = settings.device_memory[..place].iter();
+        if before.any(|(other, _)| other == name) {
+            return Err(AgentError::DeviceMemory {
+                name: name.clone(),
+                memory: *memory,
+                reason: "the memory of this device is given twice".to_owned(),
+            });
+        }
         limit_memory(&mut devices, name, *memory)?;
     }
     Ok(devices)

@@ -116,6 +116,9 @@ fn main() {
         // Before this process belongs to root in /proc.
         inspect::yield_to_others();
     }
+    if let Command::Pool(_) = &cli.command {
+        executor::prepare_parking();
+    }
     if let Command::Serve(options)
     | Command::Pool(options)
     | Command::Profile(options)

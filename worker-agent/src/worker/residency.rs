@@ -1,4 +1,4 @@
-//! The memory of a worker with many programs: whose weights are on the device, within a limit that holds whatever comes.
+//! The memory of a worker with many programs: whose weights are on the device, within a limit.
 //!
 //! Gateways decide whose weights come and go, by what waits for them. Here they are carried out, one at a time, and what the process needs otherwise is
 //! measured: a copy for which there is no room is not made, and where the process grows by other means, the weights that were used least recently
@@ -19,7 +19,7 @@ use packhorse_wire::WeightsReport;
 
 use crate::{
     clock::now,
-    executor::{ExecutionError, Executor, Weights},
+    executor::{self, ExecutionError, Executor, Weights},
     process_memory,
 };
 
@@ -31,6 +31,10 @@ const HEADROOM: u64 = 4 << 20;
 /// The change of the memory for weights of which gateways are told without another reason: what they were told last may have been little only while a
 /// program was loaded.
 const WORTH_TELLING: u64 = 2 << 20;
+/// The memory that comes free at least where it is worth looking for memory that the process keeps.
+const WORTH_TRIMMING: u64 = 1 << 20;
+/// The most looks between two searches for such memory.
+const MOST_PATIENCE: u32 = 64;
 /// The time between two looks at the memory of the process.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -54,6 +58,38 @@ pub(crate) struct MemberWeights {
     used: AtomicU64,
     /// Tells gateways where the weights are. Returns false if there are none.
     changed: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// The searches for memory that the process keeps although nothing uses it, and that weights could have.
+#[derive(Default)]
+struct Trims {
+    /// The looks until the next search.
+    left: u32,
+    /// The looks after a search that found nothing, at which the next one is.
+    patience: u32,
+}
+
+impl Trims {
+    /// Searches now and then while not all weights are there: often while that finds something.
+    fn look(&mut self, residency: &Residency) {
+        self.left = self.left.saturating_sub(1);
+        let members = residency.lock();
+        let is_scarce = members.values().any(|member| !member.is_resident());
+        drop(members);
+        if !is_scarce || self.left > 0 {
+            return;
+        }
+        let anonymous = || process_memory::anonymous().map_or(0, ByteCount::as_u64);
+        let before = anonymous();
+        executor::release_free_memory();
+        let found = before.saturating_sub(anonymous()) >= WORTH_TRIMMING;
+        self.patience = if found {
+            1
+        } else {
+            MOST_PATIENCE.min(2 * self.patience.max(1))
+        };
+        self.left = self.patience;
+    }
 }
 
 /// The reason why weights are not copied.
@@ -132,6 +168,11 @@ impl Residency {
         if self.fits(bytes) {
             return (true, gone);
         }
+        // What batches and loads have left free the process keeps otherwise, because that saves time.
+        executor::release_free_memory();
+        if self.fits(bytes) {
+            return (true, gone);
+        }
         let mut idle: Vec<&Arc<MemberWeights>> = members
             .values()
             .filter(|member| Some(member.replica) != except && member.is_resident())
@@ -171,8 +212,10 @@ impl Residency {
     /// Looks at the memory of the process from time to time, for it grows with batches, too.
     fn watch(&self) {
         let mut is_over = false;
+        let mut trims = Trims::default();
         loop {
             thread::sleep(LOOK_INTERVAL);
+            trims.look(self);
             self.tell_memory();
             if self.make_room(0) {
                 is_over = false;

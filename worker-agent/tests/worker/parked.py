@@ -74,6 +74,40 @@ class Counter(torch.nn.Module):
         return self.layers(x)[:, :8] * 0 + self.count
 
 
+class Rarely(torch.nn.Module):
+    """Adds one to weights in a list, but only for large inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Linear(WIDTH, 8192)
+        self.offsets = [torch.zeros(1024, 1024)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.sum()) > 1e5:
+            self.offsets[0].add_(1)
+        return self.layers(x)[:, :8] * 0 + self.offsets[0][0, 0]
+
+
+class Captured(torch.nn.Module):
+    """Writes to a tensor that a trace captures."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = torch.zeros(1024, 1024)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.add_(1)
+        return x[:, :8] * 0 + self.kept[0, 0]
+
+
+class Spread(torch.nn.Module):
+    """Computes with 64 MiB of activations."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x.repeat(1, 1 << 17)
+        return (wide * 2.0).view(x.size(0), -1, 8).mean(dim=1)
+
+
 def save(name, module, scripted=True):
     module = module.eval()
     example = torch.zeros(2, WIDTH)
@@ -84,8 +118,9 @@ def save(name, module, scripted=True):
 for number in range(12):
     torch.manual_seed(number)
     save(f"Perceptron{number}", Perceptron())
-for module in [Convolutions, Recurrent, Counter]:
+for module in [Convolutions, Recurrent, Counter, Rarely, Spread]:
     save(module.__name__, module())
+save("Captured", Captured(), scripted=False)
 save("Encoder", Encoder(), scripted=False)
 quantised = torch.ao.quantization.quantize_dynamic(Perceptron().eval(), {torch.nn.Linear}, dtype=torch.qint8)
 save("Quantised", quantised)

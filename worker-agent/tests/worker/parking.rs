@@ -143,6 +143,73 @@ fn what_cannot_leave_stays_and_answers() {
     }
 }
 
+/// Sends a row of equal numbers, and returns the first number of the answer.
+fn first_for(link: &mut Link, id: u64, value: f32) -> f32 {
+    link.send(id, 1, &[Tensor::fp32(&[1, 64], &[value; 64])]);
+    loop {
+        match link.message().expect("an answer") {
+            ToGateway::Weights(_) => {}
+            ToGateway::Result(header) => {
+                let outputs = link.outputs_of(&header);
+                return f32::from_le_bytes(outputs[0].bytes[..4].try_into().unwrap());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn what_a_program_writes_to_its_weights_is_not_lost() {
+    let mut pool = PoolWorker::of(Worker::pool(&pool_task(None), &[]));
+    let (rarely, captured) = (parked("Rarely", 1), parked("Captured", 2));
+    pool.begin(&rarely);
+    pool.begin(&captured);
+    let (mut link, first) = pool.connect_deciding(&rarely);
+    assert!(first.bytes > MIB, "it seems to write nothing: {first:?}");
+    assert_eq!(first_for(&mut link, 1, 0.5), 0.0);
+    link.send_message(&ToWorker::Unload);
+    assert!(!report_after(&mut link, 1).resident);
+    assert_eq!(first_for(&mut link, 2, 1e6), 1.0);
+    // From now on its weights are others than those of the file.
+    link.send_message(&ToWorker::Unload);
+    let report = report_after(&mut link, 2);
+    assert!(report.resident && report.bytes == 0, "{report:?}");
+    assert_eq!(first_for(&mut link, 3, 1e6), 2.0);
+
+    let (mut link, first) = pool.connect_deciding(&captured);
+    assert_eq!(first.bytes, 0, "it writes in every run");
+    let before = first_for(&mut link, 1, 0.5);
+    assert_eq!(first_for(&mut link, 2, 0.5), before + 1.0);
+}
+
+#[test]
+fn memory_that_batches_leave_free_is_there_for_weights_again() {
+    let mut pool = PoolWorker::of(Worker::pool(&pool_task(Some(480 * MIB)), &[]));
+    let spread = parked("Spread", 1);
+    let others: Vec<ServeTask> = (0..8)
+        .map(|number| parked(&format!("Perceptron{number}"), number + 2))
+        .collect();
+    for task in others.iter().chain([&spread]) {
+        pool.begin(task);
+    }
+    let mut links: Vec<Link> = { others.iter() }
+        .map(|task| pool.connect_deciding(task).0)
+        .collect();
+    let first: Vec<_> = { links.iter_mut() }.map(|link| ask(link, 5)).collect();
+    let (mut link, _) = pool.connect_deciding(&spread);
+    for round in 0..3 {
+        // One batch takes more than there is.
+        ask(&mut link, 1);
+        for (number, link) in links.iter_mut().enumerate() {
+            assert_eq!(
+                ask(link, 5),
+                first[number],
+                "round {round}, program {number}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_pool_stays_within_its_memory_whatever_comes() {
     let small = PoolWorker::of(Worker::pool(&pool_task(None), &[]));

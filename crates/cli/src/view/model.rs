@@ -204,7 +204,7 @@ fn weights_text(weights: &WeightsView) -> String {
         times => format!("copied {times} times"),
     };
     format!(
-        ", weights {place} ({}, {copies}, {:.1} ms each)",
+        ", weights {place} ({}, {copies}, {:.2} ms each)",
         weights.bytes, weights.load_ms
     )
 }

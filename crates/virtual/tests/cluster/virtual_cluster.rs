@@ -171,7 +171,7 @@ impl VirtualCluster {
         let behaviour = WorkerBehaviour {
             load: self.load,
             measure: self.measure,
-            leaves_room: !self.pools,
+            sm_utilization: (!self.pools).then_some(50),
             ..WorkerBehaviour::default()
         };
         let name: NodeName = name.parse().unwrap();

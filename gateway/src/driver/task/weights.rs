@@ -37,6 +37,10 @@ impl Driver {
     ) {
         let (place, orders) = (pool_place(report), report.orders);
         let effects = self.links.weights_reported(replica, place, orders);
+        if let Some(target) = self.links.target(replica) {
+            let device = &target.replica.spec.device;
+            self.weights.set_memory(device, place.memory);
+        }
         for effect in &effects {
             match effect {
                 Effect::Event(Event::WeightsLoaded { .. }) => {

@@ -29,6 +29,7 @@ pub(crate) use stages::{
     RepeatedStage, Weights,
 };
 pub(crate) use start::{
-    LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, start, start_together,
+    LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, prepare_parking,
+    release_free_memory, start, start_together,
 };
 pub(crate) use started::{Started, WarmUpSizes};

@@ -168,6 +168,18 @@ pub(crate) fn on_terminate(report: impl Fn(ExecutionError) + Send + Sync + 'stat
     let _ = (report, code);
 }
 
+/// Prepares this process for programs whose weights leave memory. Must be called before the process hides its memory.
+pub(crate) fn prepare_parking() {
+    #[cfg(feature = "torch")]
+    torch::prepare_regions();
+}
+
+/// Returns the memory to the system that programs have freed.
+pub(crate) fn release_free_memory() {
+    #[cfg(feature = "torch")]
+    torch::release_free_memory();
+}
+
 /// Exits at once. A hung program may still be computing, and libtorch's destructors must not run meanwhile.
 pub(crate) fn exit_now(code: u8) -> ! {
     #[cfg(feature = "torch")]

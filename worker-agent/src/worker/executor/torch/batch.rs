@@ -361,7 +361,10 @@ impl ComputedBatch for Computed {
         let copy_in = batch.loaded.copy_in.duration()?;
         let compute = batch.compute.duration()?;
         let copy_out = Interval { start, end }.duration()?;
-        let buffers = batch.loaded.buffers.release();
+        // The inputs are handles of the buffer's memory.
+        drop(std::mem::take(&mut batch.loaded.inputs));
+        let mut buffers = batch.loaded.buffers.release();
+        device.shrink(&mut buffers)?;
         Ok(Executed {
             outputs: match layout {
                 Some(layout) => buffered_outputs(layout, buffers),

@@ -1,6 +1,9 @@
 //! A device with a loaded program: the code, streams and buffers that the stages of all batches use.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use tch::Tensor;
 
@@ -28,6 +31,8 @@ pub(super) struct Device {
     pub(super) only_reads_inputs: bool,
     /// The streams of the stages.
     pub(super) streams: Streams,
+    /// The size to which a buffer for inputs on the CPU returns after a batch, in bytes: that of the largest planned batch.
+    kept_inputs: AtomicUsize,
     /// The buffers for batches in flight.
     pub(super) buffers: Arc<Pool<BatchBuffers>>,
 }
@@ -100,8 +105,22 @@ impl Device {
             cuda_index,
             only_reads_inputs: only_reads && cuda_index.is_none(),
             streams,
+            kept_inputs: AtomicUsize::new(usize::MAX),
             buffers: Pool::new(buffers),
         }
+    }
+
+    /// Has buffers for inputs on the CPU return to this size after a batch, in bytes.
+    pub(super) fn keep_inputs(&self, size: usize) {
+        self.kept_inputs.store(size, Relaxed);
+    }
+
+    /// Gives the memory of a batch's inputs back beyond what is kept.
+    pub(super) fn shrink(&self, buffers: &mut BatchBuffers) -> Result<(), TorchError> {
+        if self.cuda_index.is_some() {
+            return Ok(());
+        }
+        buffers.inputs.shrink_to(self.kept_inputs.load(Relaxed))
     }
 
     /// Returns the recorded runs.

@@ -171,6 +171,7 @@ impl TorchExecutor {
             buffers.inputs.reserve(inputs)?;
             buffers.outputs.reserve(outputs)?;
         }
+        self.device.keep_inputs(inputs);
         Ok(())
     }
 }

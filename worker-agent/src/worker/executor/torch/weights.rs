@@ -1,33 +1,21 @@
 //! The weights of a program on the CPU, which leave memory while other programs need it.
 //!
 //! They lie in a region of their own. Once the program has been loaded and has run, the region is sealed: its memory becomes that of a file, and
-//! then giving it back and bringing it back changes no byte and no address. It is believed only after it was tried: the program answers the same before
-//! and after, or keeps its weights.
+//! then giving it back and bringing it back changes no byte and no address. A run has a lease, for which they are brought back first.
 
 use std::{
-    sync::{OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError},
+    sync::{
+        OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
-use packhorse_cluster::Program;
-
 use super::{
     error::TorchError,
-    executor::TorchExecutor,
-    programs::Programs,
     shim::{Module, Region},
 };
-use crate::{
-    clock::now,
-    executor::{
-        error::ExecutionError,
-        stages::{Executor as _, Weights},
-        verification::SampleAnswer,
-    },
-};
-
-/// The bytes below which weights stay: they are not worth two calls into the kernel.
-const LEAST_BYTES: u64 = 256 << 10;
+use crate::executor::{error::ExecutionError, stages::Weights};
 
 /// The weights of a program that was loaded into a region.
 pub(super) struct RegionWeights {
@@ -35,13 +23,19 @@ pub(super) struct RegionWeights {
     sealed: OnceLock<Sealed>,
     /// False while the memory is given back. A run holds the lock for reading.
     resident: RwLock<bool>,
+    /// The same, for those who do not wait for a run.
+    is_resident: AtomicBool,
+    /// True once the program has written to its weights, which then stay.
+    stays: AtomicBool,
 }
 
 /// The measurements of a region whose memory can be given back.
 #[derive(Clone, Copy, Debug)]
-struct Sealed {
-    bytes: u64,
-    load: Duration,
+pub(super) struct Sealed {
+    /// The bytes that come free.
+    pub(super) bytes: u64,
+    /// The time to bring them back.
+    pub(super) load: Duration,
 }
 
 /// The proof that weights are in memory, and the reason why they stay.
@@ -63,6 +57,8 @@ impl RegionWeights {
             region: Region::new()?,
             sealed: OnceLock::new(),
             resident: RwLock::new(true),
+            is_resident: AtomicBool::new(true),
+            stays: AtomicBool::new(false),
         })
     }
 
@@ -88,7 +84,23 @@ impl RegionWeights {
         }
     }
 
-    fn bring_back(&self) -> Result<(), TorchError> {
+    /// Makes the region's memory that of a file. Returns the bytes that come free when it is given back.
+    pub(super) fn seal(&self) -> Result<u64, TorchError> {
+        self.region.seal(&std::env::temp_dir())
+    }
+
+    /// Has the weights leave memory from now on when they are asked to.
+    pub(super) fn may_leave(&self, sealed: Sealed) {
+        let _ = self.sealed.set(sealed);
+    }
+
+    /// Returns a number that the bytes determine.
+    pub(super) fn digest(&self) -> u64 {
+        self.region.digest()
+    }
+
+    /// Brings the weights back, if they are not there.
+    pub(super) fn bring_back(&self) -> Result<(), TorchError> {
         let mut resident = self
             .resident
             .write()
@@ -96,28 +108,43 @@ impl RegionWeights {
         if !*resident {
             self.region.restore()?;
             *resident = true;
+            self.is_resident.store(true, Relaxed);
         }
         Ok(())
     }
 
-    fn give_back(&self) {
+    /// Has the weights leave memory, once no run uses them. Returns false if they were not there, or stay.
+    pub(super) fn give_back(&self) -> bool {
         let resident = self.resident.write();
-        self.park_with(resident.unwrap_or_else(PoisonError::into_inner));
+        self.park_with(resident.unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Gives the memory back, if it is there.
     fn park_with(&self, mut resident: RwLockWriteGuard<'_, bool>) -> bool {
-        let was_resident = std::mem::replace(&mut *resident, false);
-        if was_resident {
-            self.region.park();
+        if !*resident {
+            return false;
         }
-        was_resident
+        if !self.region.park() {
+            if !self.stays.swap(true, Relaxed) {
+                tracing::warn!("the program has written to its weights, which stay in memory");
+            }
+            return false;
+        }
+        *resident = false;
+        self.is_resident.store(false, Relaxed);
+        true
+    }
+
+    /// Returns true if the program has written to its weights.
+    pub(super) fn is_written(&self) -> bool {
+        self.region.is_written()
     }
 }
 
 impl Weights for RegionWeights {
     fn bytes(&self) -> u64 {
-        self.sealed.get().map_or(0, |sealed| sealed.bytes)
+        let sealed = self.sealed.get().filter(|_| !self.stays.load(Relaxed));
+        sealed.map_or(0, |sealed| sealed.bytes)
     }
 
     fn load_time(&self) -> Duration {
@@ -127,7 +154,7 @@ impl Weights for RegionWeights {
     }
 
     fn is_resident(&self) -> bool {
-        *self.resident.read().unwrap_or_else(PoisonError::into_inner)
+        self.is_resident.load(Relaxed)
     }
 
     fn restore(&self) -> Result<(), ExecutionError> {
@@ -150,83 +177,4 @@ impl Weights for RegionWeights {
             Err(TryLockError::WouldBlock) => false,
         }
     }
-}
-
-/// Seals the weights of a program that has been warmed up, and tries if it answers the same once they were given back and brought back. A program of
-/// which that is not certain keeps its weights.
-///
-/// # Errors
-/// If the device failed.
-pub(super) fn seal(executor: &TorchExecutor, program: &Program) -> Result<(), ExecutionError> {
-    let Some(weights) = &executor.device.weights else {
-        return Ok(());
-    };
-    match try_seal(executor, weights, program) {
-        Ok(sealed) => {
-            let _ = weights.sealed.set(sealed);
-            Ok(())
-        }
-        Err(NotParkable::Failed(error @ ExecutionError::DeviceFailed(_))) => Err(error),
-        Err(reason) => {
-            tracing::info!(%reason, "the program keeps its weights in memory");
-            Ok(())
-        }
-    }
-}
-
-/// The reason why a program keeps its weights.
-#[derive(Debug, thiserror::Error)]
-enum NotParkable {
-    #[error("it may keep something from one batch to the next")]
-    HasState,
-    #[error("they have {0} bytes")]
-    Small(u64),
-    #[error("its bytes are others once they were given back")]
-    OtherBytes,
-    #[error("it answers otherwise once they were given back")]
-    OtherAnswers,
-    #[error(transparent)]
-    Failed(#[from] ExecutionError),
-}
-
-impl From<TorchError> for NotParkable {
-    fn from(error: TorchError) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
-fn try_seal(
-    executor: &TorchExecutor,
-    weights: &RegionWeights,
-    program: &Program,
-) -> Result<Sealed, NotParkable> {
-    let programs = executor.device.programs().into_iter();
-    let mut modules = programs.flat_map(Programs::iter);
-    if modules.any(Module::has_state) {
-        return Err(NotParkable::HasState);
-    }
-    let answer = SampleAnswer::collect(executor, program)?;
-    let bytes = weights.region.seal(&std::env::temp_dir())?;
-    let digest = weights.region.digest();
-    let mut load = Duration::ZERO;
-    // The first time the kernel may still write the file.
-    for _ in 0..2 {
-        weights.give_back();
-        let start = now();
-        weights.bring_back()?;
-        load = now() - start;
-        if weights.region.digest() != digest {
-            return Err(NotParkable::OtherBytes);
-        }
-    }
-    if let Some(answer) = answer
-        && !answer.is_repeated(executor, program)?
-    {
-        return Err(NotParkable::OtherAnswers);
-    }
-    if bytes < LEAST_BYTES {
-        return Err(NotParkable::Small(bytes));
-    }
-    executor.release_memory();
-    Ok(Sealed { bytes, load })
 }

@@ -88,6 +88,7 @@ unsafe extern "C" {
         output_count: *mut usize,
         message: Message,
     ) -> c_int;
+    pub(super) fn packhorse_region_prepare();
     pub(super) fn packhorse_region_new(region: *mut *mut Region, message: Message) -> c_int;
     pub(super) fn packhorse_region_enter(region: *mut Region);
     pub(super) fn packhorse_region_seal(
@@ -96,10 +97,12 @@ unsafe extern "C" {
         bytes: *mut u64,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_region_park(region: *mut Region);
+    pub(super) fn packhorse_region_park(region: *mut Region) -> c_int;
+    pub(super) fn packhorse_region_is_written(region: *const Region) -> c_int;
     pub(super) fn packhorse_region_restore(region: *mut Region, message: Message) -> c_int;
     pub(super) fn packhorse_region_digest(region: *const Region) -> u64;
     pub(super) fn packhorse_region_free(region: *mut Region);
+    pub(super) fn packhorse_release_free_memory();
     pub(super) fn packhorse_module_free(module: *mut Module);
     pub(super) fn packhorse_backbone_load(
         paths: *const *const c_char,

@@ -29,6 +29,7 @@ pub(in crate::executor) use process::exit_now;
 pub(super) use process::on_terminate;
 pub(super) use profiler::{ProfilerRange, ProfilerRecording};
 pub(super) use region::Region;
+pub(in crate::executor) use region::{prepare_regions, release_free_memory};
 pub(super) use registered_memory::{RegisteredInputs, RegisteredMemory};
 pub(super) use shared_inputs::SharedInputs;
 pub(super) use stream::{StageStream, StreamEvent};

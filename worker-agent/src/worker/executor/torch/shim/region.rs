@@ -20,6 +20,18 @@ unsafe impl Sync for Region {}
 /// Ends the loading into a region when it is dropped.
 struct Entered;
 
+/// Prepares this process for regions. Must be called before the process hides its memory.
+pub(in crate::executor) fn prepare_regions() {
+    // SAFETY: opens a file.
+    unsafe { ffi::packhorse_region_prepare() }
+}
+
+/// Returns the memory to the system that was freed and is kept for later.
+pub(in crate::executor) fn release_free_memory() {
+    // SAFETY: the allocator locks itself.
+    unsafe { ffi::packhorse_release_free_memory() }
+}
+
 impl Region {
     /// Reserves addresses.
     pub(in crate::executor::torch) fn new() -> Result<Self, TorchError> {
@@ -37,8 +49,7 @@ impl Region {
         load()
     }
 
-    /// Moves the region's memory to a file without a name in a folder. It cannot be written afterwards. Returns the bytes that
-    /// [`Region::park`] gives back.
+    /// Moves the region's memory to a file without a name in a folder. Returns the bytes that [`Region::park`] gives back.
     pub(in crate::executor::torch) fn seal(&self, folder: &Path) -> Result<u64, TorchError> {
         let folder = CString::new(folder.as_os_str().as_encoded_bytes())
             .expect("a path from the environment has no NUL");
@@ -50,10 +61,16 @@ impl Region {
         Ok(bytes)
     }
 
-    /// Gives the memory back to the system.
-    pub(in crate::executor::torch) fn park(&self) {
+    /// Gives the memory back to the system. Returns false, and does nothing, if it was written to since it was sealed.
+    pub(in crate::executor::torch) fn park(&self) -> bool {
         // SAFETY: the region lives as long as `self`.
-        unsafe { ffi::packhorse_region_park(self.0.as_ptr()) }
+        unsafe { ffi::packhorse_region_park(self.0.as_ptr()) != 0 }
+    }
+
+    /// Returns true if the memory was written to since it was sealed.
+    pub(in crate::executor::torch) fn is_written(&self) -> bool {
+        // SAFETY: the region lives as long as `self`.
+        unsafe { ffi::packhorse_region_is_written(self.0.as_ptr()) != 0 }
     }
 
     /// Brings the memory back.
