@@ -6,10 +6,12 @@ use std::{
 };
 
 use packhorse_cluster::{Datatype, Shape};
+#[cfg(feature = "torch")]
+use packhorse_wire::WeightsReport;
 use packhorse_wire::{
     BatchHeader, BatchId, ClientHandshake, ClientStep, Decoder, FailureHeader, Features,
     HandshakeError, Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, TensorHeader, ToGateway,
-    ToWorker, WeightsReport, WorkerIdentity,
+    ToWorker, WorkerIdentity,
 };
 use packhorse_worker_agent::handoff::ServeTask;
 
@@ -39,6 +41,7 @@ impl Link {
     }
 
     /// Connects as a gateway that decides about weights. Also returns the first report on them.
+    #[cfg(feature = "torch")]
     pub(crate) fn connect_deciding(address: SocketAddr, task: &ServeTask) -> (Self, WeightsReport) {
         let mut link = Self::shake_hands(address, task, b"", Features::RESIDENCY).unwrap();
         match link.message() {

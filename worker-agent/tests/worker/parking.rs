@@ -143,15 +143,15 @@ fn what_cannot_leave_stays_and_answers() {
     }
 }
 
-/// Sends a row of equal numbers, and returns the first number of the answer.
-fn first_for(link: &mut Link, id: u64, value: f32) -> f32 {
+/// Sends a row of equal numbers, and returns the first number of the answer, which is a whole one.
+fn first_for(link: &mut Link, id: u64, value: f32) -> i64 {
     link.send(id, 1, &[Tensor::fp32(&[1, 64], &[value; 64])]);
     loop {
         match link.message().expect("an answer") {
             ToGateway::Weights(_) => {}
             ToGateway::Result(header) => {
                 let outputs = link.outputs_of(&header);
-                return f32::from_le_bytes(outputs[0].bytes[..4].try_into().unwrap());
+                return f32::from_le_bytes(outputs[0].bytes[..4].try_into().unwrap()) as i64;
             }
             other => panic!("{other:?}"),
         }
@@ -166,20 +166,20 @@ fn what_a_program_writes_to_its_weights_is_not_lost() {
     pool.begin(&captured);
     let (mut link, first) = pool.connect_deciding(&rarely);
     assert!(first.bytes > MIB, "it seems to write nothing: {first:?}");
-    assert_eq!(first_for(&mut link, 1, 0.5), 0.0);
+    assert_eq!(first_for(&mut link, 1, 0.5), 0);
     link.send_message(&ToWorker::Unload);
     assert!(!report_after(&mut link, 1).resident);
-    assert_eq!(first_for(&mut link, 2, 1e6), 1.0);
+    assert_eq!(first_for(&mut link, 2, 1e6), 1);
     // From now on its weights are others than those of the file.
     link.send_message(&ToWorker::Unload);
     let report = report_after(&mut link, 2);
     assert!(report.resident && report.bytes == 0, "{report:?}");
-    assert_eq!(first_for(&mut link, 3, 1e6), 2.0);
+    assert_eq!(first_for(&mut link, 3, 1e6), 2);
 
     let (mut link, first) = pool.connect_deciding(&captured);
     assert_eq!(first.bytes, 0, "it writes in every run");
     let before = first_for(&mut link, 1, 0.5);
-    assert_eq!(first_for(&mut link, 2, 0.5), before + 1.0);
+    assert_eq!(first_for(&mut link, 2, 0.5), before + 1);
 }
 
 #[test]

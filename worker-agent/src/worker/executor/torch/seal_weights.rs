@@ -64,7 +64,7 @@ enum NotParkable {
 
 impl From<TorchError> for NotParkable {
     fn from(error: TorchError) -> Self {
-        Self::NotMoved(error.summary().to_string())
+        Self::NotMoved(error.summary())
     }
 }
 
