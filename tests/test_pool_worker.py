@@ -152,3 +152,18 @@ def test_a_model_that_ends_the_process_twice_gets_one_of_its_own_and_the_others_
     assert list(of.values()).count(of[culprit]) == 1, of
     assert list(of.values()).count(of[innocent]) == 4, of
     check_answers(pooled)
+
+    def findings() -> list[str]:
+        return [finding["text"] for finding in pooled.admin.get("/v1/findings")]
+
+    wait_until(lambda: any(f"model {culprit}:1 has a process of its own" in text for text in findings()), "the finding")
+    # The next agent knows it, too.
+    agent = pooled.agents["node1"]
+    os.kill(agent.pid, signal.SIGKILL)
+    for pid in set(of.values()):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(is_running, [agent.pid, *of.values()])), "all to end")
+    pooled.start_agent("node1", *FLAGS)
+    wait_until(lambda: settled(pooled) and not set(pids(pooled).values()) & set(of.values()), "all to be back")
+    of = pids(pooled)
+    assert list(of.values()).count(of[culprit]) == 1, of

@@ -62,6 +62,8 @@ pub enum Problem {
     CannotStart,
     /// The memory of a device has no room for the weights of models that it shall serve.
     NoRoomForWeights,
+    /// A model has a process of its own, because it ended the one that it should share.
+    EndsSharedProcess,
     /// The lease of a node has expired.
     NodeLost,
     /// A draining node still has replicas.
@@ -83,7 +85,7 @@ pub struct RepositoryProblem {
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
@@ -92,6 +94,7 @@ impl Problem {
         Self::TenantPaused,
         Self::CannotStart,
         Self::NoRoomForWeights,
+        Self::EndsSharedProcess,
         Self::NodeLost,
         Self::DrainWaits,
         Self::Planning,
@@ -109,6 +112,7 @@ impl Problem {
             Self::TenantPaused => "tenant_paused",
             Self::CannotStart => "cannot_start",
             Self::NoRoomForWeights => "no_room_for_weights",
+            Self::EndsSharedProcess => "ends_shared_process",
             Self::NodeLost => "node_lost",
             Self::DrainWaits => "drain_waits",
             Self::Planning => "planning",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{DeviceId, ModelId, PoolPlace, Scheduling, Time};
+use packhorse_cluster::{DeviceId, ModelId, PoolPlace, ReplicaState, Scheduling, Time, WorkerKind};
 
 use crate::{
     finding::{Finding, Problem, RepositoryProblem, Severity, Subject},
@@ -172,6 +172,23 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
             continue;
         }
         let replicas = state.rollout.of_model(id);
+        let apart = state.rollout.of_model(id).find(|replica| {
+            let status = state.status(replica);
+            let is_own = status.is_some_and(|status| {
+                status.state == ReplicaState::Ready && status.worker == WorkerKind::Own
+            });
+            replica.is_planned() && replica.spec.pool.is_some() && is_own
+        });
+        if let Some(replica) = apart {
+            let device = &replica.spec.device;
+            all.push(finding(
+                Severity::Warning,
+                Problem::EndsSharedProcess,
+                format!("model {id} has a process of its own on {device}"),
+                Some("it ended the process that it should share with others"),
+                Some("register a corrected version; requests that do it are in packhorse requests --outcome lost".to_owned()),
+            ));
+        }
         let statuses = replicas.filter_map(|replica| state.status(replica));
         let verifications = statuses.filter_map(|status| status.verification.as_ref());
         let dropped = verifications.flat_map(|found| &found.dropped);

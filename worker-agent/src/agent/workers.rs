@@ -87,7 +87,7 @@ impl Workers {
         events: mpsc::Sender<Event>,
     ) -> Self {
         Self {
-            pools: Pools::new(folder.worker_user().clone()),
+            pools: Pools::new(folder.worker_user().clone(), folder.blame_file()),
             settings,
             folder,
             devices,
