@@ -102,14 +102,9 @@ pub(super) struct Options {
     pub(super) device_memory: Vec<(String, ByteCount)>,
 
     /// Models of a CPU up to which each has a worker process of its own; where there are more, they share one, which has the weights in memory that are asked
-    /// for
-    #[arg(
-        long,
-        env = "PACKHORSE_OWN_WORKERS",
-        value_name = "MODELS",
-        default_value_t = 8
-    )]
-    pub(super) own_workers: u32,
+    /// for, and computes one batch at a time [default: 8, or the threads of the CPU if they are more]
+    #[arg(long, env = "PACKHORSE_OWN_WORKERS", value_name = "MODELS")]
+    pub(super) own_workers: Option<u32>,
 
     /// Sharing of GPUs through MPS: auto starts a daemon for each GPU; off starts none, so that replicas time-slice a GPU unless the
     /// environment names a running daemon
@@ -213,8 +208,8 @@ pub(super) struct Settings {
     pub(super) libtorch: Option<Libtorch>,
     /// The memory of devices, by their names, where it is less than they have.
     pub(super) device_memory: Vec<(String, ByteCount)>,
-    /// The number of models of a CPU up to which each has a process of its own.
-    pub(super) own_workers: u32,
+    /// The number of models of a CPU up to which each has a process of its own, if it is given.
+    pub(super) own_workers: Option<u32>,
     /// The use of MPS.
     pub(super) mps: MpsMode,
     /// The program of the MPS control daemon.

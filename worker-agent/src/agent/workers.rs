@@ -195,7 +195,8 @@ impl Workers {
                 && running.member.is_none()
                 && running.device.as_ref() == Some(&device.name)
         });
-        (others.count() >= self.settings.own_workers as usize).then_some((device, replica))
+        let own_workers = device.own_workers(self.settings.own_workers) as usize;
+        (others.count() >= own_workers).then_some((device, replica))
     }
 
     /// Begins a member of the device's pool worker, which is started if there is none.

@@ -39,6 +39,9 @@ pub enum Backend {
     Simulated,
 }
 
+/// The number of models of a CPU up to which each has a worker process of its own, also where it has fewer threads.
+const OWN_WORKERS: u32 = 8;
+
 /// The speed at which weights on a CPU come back, in bytes per second: they are mapped, not copied. A worker reports what it measures; this is for plans
 /// before that.
 const MAPPED_BYTES_PER_SECOND: f64 = 50e9;
@@ -48,8 +51,14 @@ const MAPPED_BYTES_PER_SECOND: f64 = 50e9;
 const SHARED_BY_PROCESS: ByteCount = ByteCount::new(192 << 20);
 
 impl Device {
-    /// Returns the message about the device to the gateway. Up to so many models of a CPU each have a worker process of its own.
-    pub fn report(&self, own_workers: u32) -> DeviceReport {
+    /// Returns the number of models up to which each has a worker process of its own, unless another is given: a process that models share computes one batch at
+    /// a time, and processes of their own as many as there are threads.
+    pub fn own_workers(&self, given: Option<u32>) -> u32 {
+        given.unwrap_or_else(|| OWN_WORKERS.max(self.multiprocessors.unwrap_or(0)))
+    }
+
+    /// Returns the message about the device to the gateway. `own_workers` is what [`Device::own_workers`] takes.
+    pub fn report(&self, own_workers: Option<u32>) -> DeviceReport {
         DeviceReport {
             name: self.name.clone(),
             kind: self.kind.clone(),
@@ -59,7 +68,7 @@ impl Device {
             pool: (self.backend == Backend::Cpu).then_some(DevicePool {
                 host_link_bytes_per_second: MAPPED_BYTES_PER_SECOND,
                 process: SHARED_BY_PROCESS,
-                own_workers,
+                own_workers: self.own_workers(own_workers),
             }),
         }
     }
@@ -291,6 +300,27 @@ mod tests {
     }
 
     #[test]
+    fn as_many_models_as_threads_have_processes_of_their_own_but_at_least_eight() {
+        let cpu = |threads| Device {
+            name: "cpu0".to_owned(),
+            kind: "cpu-x".parse().unwrap(),
+            memory: ByteCount::new(1 << 30),
+            multiprocessors: threads,
+            description: String::new(),
+            backend: Backend::Cpu,
+        };
+        for (threads, given, expected) in [
+            (Some(2), None, 8),
+            (Some(64), None, 64),
+            (None, None, 8),
+            (Some(64), Some(0), 0),
+        ] {
+            let pool = cpu(threads).report(given).pool.unwrap();
+            assert_eq!(pool.own_workers, expected, "{threads:?} {given:?}");
+        }
+    }
+
+    #[test]
     fn every_device_can_be_reported_and_named_in_a_plan() {
         let devices = "auto"
             .parse::<DeviceChoice>()
@@ -298,7 +328,7 @@ mod tests {
             .discover(&ProfileTable::default());
         for device in devices.unwrap() {
             let id = packhorse_cluster::DeviceId::new("n".parse().unwrap(), &device.name);
-            assert_eq!(id.unwrap().local(), device.report(8).name);
+            assert_eq!(id.unwrap().local(), device.report(None).name);
             assert!(device.memory > ByteCount::ZERO);
         }
     }
