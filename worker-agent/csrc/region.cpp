@@ -355,13 +355,9 @@ class RegionAllocator final : public c10::Allocator {
 
   c10::DataPtr allocate(size_t size) override {
     packhorse_region *region = packhorse_region::current();
-    void *memory = nullptr;
-    if (region != nullptr && size > 0) {
-      memory = region->allocate(size);
-      if (memory == nullptr) {
-        throw std::bad_alloc();
-      }
-    } else {
+    void *memory = region != nullptr && size > 0 ? region->allocate(size) : nullptr;
+    if (memory == nullptr) {
+      // What a full region does not hold stays in memory.
       memory = libtorchs()->allocate(size).release_context();
     }
     return {memory, memory, &deallocate, c10::Device(c10::kCPU)};

@@ -65,7 +65,15 @@ impl TorchExecutor {
         };
         let (program, cuda_device) = (options.program, options.cuda_device);
         let weights = if options.parks && cuda_device.is_none() {
-            Some(RegionWeights::new().map_err(ExecutionError::from)?)
+            let weights = RegionWeights::new();
+            // It serves all the same.
+            let unless = |error: TorchError| {
+                tracing::warn!(
+                    error = error.summary(),
+                    "the program keeps its weights in memory"
+                );
+            };
+            weights.map_err(unless).ok()
         } else {
             None
         };
