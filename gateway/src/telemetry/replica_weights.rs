@@ -197,7 +197,7 @@ mod tests {
         assert!(weights.without_room().is_empty());
         let small = PoolPlace {
             memory: ByteCount::new(99),
-            ..place
+            ..place.warm()
         };
         weights.set_memory(&device, ByteCount::new(99));
         assert_eq!(weights.without_room(), BTreeMap::from([(id, small)]));
