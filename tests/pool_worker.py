@@ -20,7 +20,7 @@ from cluster import BUILD, Cluster, processes_of, wait_until
 REPORT = Path(__file__).parent.parent / "docs/benchmarks/pool-worker.md"
 WIDTH = 1024
 # The most models with a process of their own, and what the page says of it.
-CASES = {1000: "a process for each model", 8: "the default: eight processes of one, the others share one", 0: "all share one"}
+CASES = {1000: "a process for each model", 8: "the default: all share one"}
 LIMIT = 600.0
 
 
@@ -76,7 +76,7 @@ def measure(own: int, count: int, rounds: int) -> Measured:
             names = [f"model-{number}" for number in range(count)]
             # Imported, so that none is measured.
             csv = models.profiles(Path(folder), dict.fromkeys(names, 1.0), kind=node["devices"][0]["kind"])
-            assert cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes().replace(b",500,", b",20,")).status == 204
+            assert cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes().replace(b",500,30,30,30", b",200,,,")).status == 204
             assert agent.stop() == 0
             x, y = models.tensor("x", "FP32", [-1, WIDTH]), models.tensor("y", "FP32", [-1, 8])
             for number, name in enumerate(names):

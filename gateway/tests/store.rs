@@ -125,6 +125,7 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
             memory_bytes: ByteCount::new(1 << 40),
             multiprocessors: None,
             description: "Ünïcode \"quoted\"".to_owned(),
+            pool: None,
         }],
         scheduling: Scheduling::Draining,
     };

@@ -295,6 +295,8 @@ int packhorse_module_rewritten(const packhorse_module *module, char **text, char
   });
 }
 
+int packhorse_module_has_state(const packhorse_module *module) { return module->package || module->has_state ? 1 : 0; }
+
 int packhorse_module_only_reads_inputs(const packhorse_module *module) { return module->only_reads_inputs ? 1 : 0; }
 
 int packhorse_module_forward(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,

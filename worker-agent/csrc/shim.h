@@ -39,6 +39,8 @@ enum {
 
 typedef struct packhorse_module packhorse_module;
 typedef struct packhorse_backbone packhorse_backbone;
+// The memory on the CPU of what a program allocates while it is loaded.
+typedef struct packhorse_region packhorse_region;
 typedef struct packhorse_tensor packhorse_tensor;  // an at::Tensor, as in tch
 // A stream of a CUDA device; on the CPU the calling thread.
 typedef struct packhorse_stream packhorse_stream;
@@ -67,6 +69,9 @@ int packhorse_module_arity(const packhorse_module *module, size_t *required, siz
 // 1 if it is certain that no run of the program writes to an input or keeps one, else 0. A package is never certain.
 int packhorse_module_only_reads_inputs(const packhorse_module *module);
 
+// 1 unless it is certain that a run of the program leaves nothing behind that the next one reads, else 0. A package is never certain.
+int packhorse_module_has_state(const packhorse_module *module);
+
 // Runs `forward` in a stream. Writes at most `capacity` outputs, which then belong to the caller alone, and their number; if there are more
 // than `capacity`, none is written.
 int packhorse_module_forward(packhorse_module *module, const packhorse_stream *stream, packhorse_tensor *const *inputs,
@@ -85,6 +90,38 @@ void packhorse_module_free(packhorse_module *module);
 // packhorse_message_free.
 int packhorse_operators(const char *path, const int64_t *batches, size_t batch_count, const int *scalar_types, const int64_t *dims,
                         const size_t *ranks, size_t input_count, char **text, char **message);
+
+// Regions (region.cpp).
+
+// Prepares this process for regions. Must be called before the process hides its memory.
+void packhorse_region_prepare(void);
+
+// Creates a region, which is to be freed after the program that is loaded into it.
+int packhorse_region_new(packhorse_region **region, char **message);
+
+// Has what this thread allocates lie in the region from now on; null for none.
+void packhorse_region_enter(packhorse_region *region);
+
+// Ends loading into the region: its memory is from now on that of a file without a name in this folder, which must exist. Writes the bytes that
+// packhorse_region_park gives back.
+int packhorse_region_seal(packhorse_region *region, const char *folder, uint64_t *bytes, char **message);
+
+// Gives the memory of a sealed region back, and returns 1. Its bytes stay readable, slowly. Returns 0, and does nothing, if it was written to since.
+int packhorse_region_park(packhorse_region *region);
+
+// 1 if a sealed region was written to, else 0.
+int packhorse_region_is_written(const packhorse_region *region);
+
+// Brings the memory of a sealed region back.
+int packhorse_region_restore(packhorse_region *region, char **message);
+
+// A number that the bytes of a sealed region determine.
+uint64_t packhorse_region_digest(const packhorse_region *region);
+
+void packhorse_region_free(packhorse_region *region);
+
+// Returns the memory to the system that was freed and is kept for later.
+void packhorse_release_free_memory(void);
 
 // Programs with a shared backbone (backbone.cpp).
 

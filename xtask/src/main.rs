@@ -112,6 +112,8 @@ enum Bench {
     Restart(bench::cluster::Restart),
     /// Measures what many small models take in processes of their own, and in one that they share.
     PoolWorker(bench::cluster::PoolWorker),
+    /// Serves two hundred models in the memory of ten, twenty and fifty.
+    ManyModels(bench::cluster::ManyModels),
     /// Measures the size of a scrape at a thousand models, and the cost of traces.
     Observability(bench::cluster::Observability),
     /// Measures the cost of TLS for clients, and between gateway and worker.
@@ -136,6 +138,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Isolation(options)) => bench::cluster::isolation(&options),
         Chore::Bench(Bench::Restart(options)) => bench::cluster::restart(&options),
         Chore::Bench(Bench::PoolWorker(options)) => bench::cluster::pool_worker(&options),
+        Chore::Bench(Bench::ManyModels(options)) => bench::cluster::many_models(&options),
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
         Chore::Bench(Bench::Tls(options)) => bench::cluster::tls(&options),
         Chore::Bench(Bench::Confinement(options)) => bench::cluster::confinement(&options),

@@ -25,7 +25,7 @@ pub use key::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope
 pub use model::{
     ArtifactView, FamilyGoodput, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration,
     ModelState, ModelView, PredictedGoodputView, ProfilingView, Promotion, ReplicaView,
-    TotalGoodput,
+    TotalGoodput, WeightsView,
 };
 pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
 pub use plan::{

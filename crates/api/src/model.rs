@@ -6,7 +6,7 @@ pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
     ModelName, ModelVersion, Padding, Percent, Priority, RateMode, ReplicaId, ReplicaState,
-    RequestsPerSecond, Split, Sticky, TensorSpec, Verification, WorkerKind,
+    RequestsPerSecond, Residency, Split, Sticky, TensorSpec, Verification, WorkerKind,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -345,6 +345,28 @@ pub struct ReplicaView {
     /// The comparison of the worker's answers with those of the program as it is in its file; null if there is none.
     #[serde(default)]
     pub verification: Option<Verification>,
+    /// The weights of the replica, where the gateway decides when they are on the device; null if they always are.
+    #[serde(default)]
+    pub weights: Option<WeightsView>,
+}
+
+/// The weights of a replica that shares the memory of its device with more models than fit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct WeightsView {
+    /// The place of the weights now: on the device, or in the memory of its node, ready to be copied.
+    pub residency: Residency,
+    /// The bytes that leave the device with them; 0 if they stay.
+    #[schema(value_type = u64)]
+    pub bytes: ByteCount,
+    /// The bytes of the device that the weights of all its models may have together; null if there is no limit.
+    #[schema(value_type = Option<u64>)]
+    pub pool_bytes: Option<ByteCount>,
+    /// The time to copy the weights to the device, as the worker measured it, in milliseconds.
+    pub load_ms: f64,
+    /// The times that they were copied since the gateway connected to the replica.
+    pub loads: u64,
+    /// The times that they left the device for others since then.
+    pub evictions: u64,
 }
 
 /// A stored model file.

@@ -1,5 +1,7 @@
 //! The devices that replicas run on.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ByteCount, DeviceKind, NodeName};
 
 /// The index of a device in a [`crate::Problem`].
@@ -23,13 +25,18 @@ pub struct Device {
     pub pool: Option<DevicePool>,
 }
 
-/// The properties of a device whose models share one worker process, which copies weights to the device as they are needed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// The properties of a device whose models can share one worker process, which copies weights to the device as they are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DevicePool {
     /// The bandwidth from the node's memory to the device, in bytes per second.
     pub host_link_bytes_per_second: f64,
-    /// The device memory of the process without models.
+    /// The device memory of the process without models, in bytes.
+    #[serde(rename = "process_bytes")]
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub process: ByteCount,
+    /// The number of models up to which each rather has a worker process of its own.
+    pub own_workers: u32,
 }
 
 /// Device kinds with built-in data: short name, NVML name, memory in MiB as NVML reports it (nominal for the V100, as the

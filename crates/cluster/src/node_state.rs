@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, ComputeShare, DeviceKind, Program, ReplicaId};
+use crate::{ByteCount, ComputeShare, DeviceKind, DevicePool, Program, ReplicaId};
 
 /// A replica that a node shall run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +36,9 @@ pub struct WantedReplica {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub worker: Option<ReplicaId>,
+    /// True if the replica is in its device's pool: one process runs all of them, and their weights are on the device as the gateway decides.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub pooled: bool,
 }
 
 impl WantedReplica {
@@ -302,6 +305,9 @@ pub struct DeviceReport {
     pub multiprocessors: Option<u32>,
     /// The device's name in its driver or the operating system.
     pub description: String,
+    /// The pool that its models can share; none if each replica has a worker process of its own, or the agent decides about that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<DevicePool>,
 }
 
 /// The scheduling of a node, which an admin controls.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    ByteCount, ComputeShare, DeviceIndex, ModelId, PlannedReplica, Problem, RequestsPerSecond,
-    Shortfall,
+    ByteCount, ComputeShare, DeviceIndex, ModelId, ModelIndex, PlannedReplica, Problem,
+    RequestsPerSecond, Shortfall,
 };
 
 /// The goodput and latency that a plan forecasts for a model.
@@ -118,6 +118,12 @@ impl Plan {
             replicas: Vec::new(),
             models: vec![forecast; problem.models.len()],
         }
+    }
+
+    /// Returns the number of models with a replica.
+    pub fn placed_models(&self) -> usize {
+        let models: BTreeSet<ModelIndex> = self.replicas.iter().map(|r| r.model).collect();
+        models.len()
     }
 
     /// Returns every rule that this plan breaks for the given problem; empty for a valid plan. Tests, the simulator and the gateway

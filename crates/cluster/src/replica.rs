@@ -33,11 +33,13 @@ pub struct ReplicaSpec<M = ModelId, D = DeviceId> {
 
 /// The place of a replica in the pool of its device, in which one worker process has many models, and not all of their weights at a time are on the
 /// device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolPlace {
     /// The bytes of the replica's weights.
+    #[serde(rename = "weights_bytes")]
     pub weights: ByteCount,
     /// The bytes of the device that the weights of all members may take together.
+    #[serde(rename = "memory_bytes")]
     pub memory: ByteCount,
     /// The time to copy the weights from the node's memory to the device.
     pub load: Duration,
@@ -50,10 +52,20 @@ impl PoolPlace {
     pub fn resident_bytes(&self) -> Option<ByteCount> {
         (self.residency == Residency::Resident).then_some(self.weights)
     }
+
+    /// Returns the place without weights on the device.
+    #[must_use]
+    pub fn warm(self) -> Self {
+        Self {
+            residency: Residency::Warm,
+            ..self
+        }
+    }
 }
 
 /// The place of a model's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Residency {
     /// In device memory.

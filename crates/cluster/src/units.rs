@@ -3,6 +3,7 @@
 use std::{
     fmt,
     ops::{Add, AddAssign, Sub},
+    str::FromStr,
     time::Duration,
 };
 
@@ -102,6 +103,9 @@ impl fmt::Display for Time {
 #[serde(transparent)]
 pub struct ByteCount(u64);
 
+/// The units of memory, as powers of two.
+const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+
 impl ByteCount {
     /// No bytes.
     pub const ZERO: Self = Self(0);
@@ -155,6 +159,35 @@ impl ByteCount {
     }
 }
 
+/// A text that is no amount of memory.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is no amount of memory: expected a number of bytes, or one with KiB, MiB, GiB or TiB, such as 1.5GiB"
+)]
+pub struct ByteCountError(String);
+
+impl FromStr for ByteCount {
+    type Err = ByteCountError;
+
+    fn from_str(text: &str) -> Result<Self, ByteCountError> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == ' ');
+        let error = || ByteCountError(text.to_owned());
+        let number: f64 = digits.parse().map_err(|_| error())?;
+        let unit = text[digits.len()..].trim();
+        let known = { UNITS.iter() }.find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        let shift = match (known, unit) {
+            (Some((_, shift)), _) => *shift,
+            (None, "" | "B") => 0,
+            (None, _) => return Err(error()),
+        };
+        let bytes = number * (1_u64 << shift) as f64;
+        let allowed = (0.0..9e18).contains(&bytes);
+        allowed
+            .then(|| Self(bytes.round() as u64))
+            .ok_or_else(error)
+    }
+}
+
 impl std::iter::Sum for ByteCount {
     fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
         iter.fold(Self::ZERO, Self::saturating_add)
@@ -163,7 +196,6 @@ impl std::iter::Sum for ByteCount {
 
 impl fmt::Display for ByteCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
         for (unit, shift) in UNITS {
             if self.0 >= 1 << shift {
                 return write!(f, "{:.1} {unit}", self.0 as f64 / (1_u64 << shift) as f64);
@@ -276,6 +308,19 @@ mod tests {
         assert_eq!(Time::MAX + Duration::from_secs(1), Time::MAX);
         assert_eq!(Time::ZERO - Duration::from_secs(1), Time::ZERO);
         assert_eq!(Time::from_nanos(1_500_000_000).to_string(), "1.500000000s");
+    }
+
+    #[test]
+    fn amounts_of_memory_are_read_as_people_write_them() {
+        let read = |text: &str| text.parse::<ByteCount>().map(ByteCount::as_u64);
+        assert_eq!(read("1.5GiB"), Ok(3 << 29));
+        assert_eq!(read("512 mib"), Ok(512 << 20));
+        assert_eq!(read("4096"), Ok(4096));
+        assert_eq!(read("7B"), Ok(7));
+        for wrong in ["", "GiB", "1GB", "-1MiB", "1e30TiB", "nan", "1 2MiB"] {
+            let error = read(wrong).unwrap_err().to_string();
+            assert!(error.contains("1.5GiB"), "{error}");
+        }
     }
 
     #[test]

@@ -128,6 +128,7 @@ fn device(node: usize) -> DeviceReport {
         memory_bytes: ByteCount::new(16 << 30),
         multiprocessors: Some(40),
         description: String::new(),
+        pool: None,
     }
 }
 
@@ -254,6 +255,7 @@ fn sample(models: usize, samples: u64) -> Event {
         models: (0..models).map(|number| (model(number), counts)).collect(),
         work: BTreeMap::new(),
         paused_tenants: BTreeMap::new(),
+        without_room: BTreeMap::new(),
     })
 }
 

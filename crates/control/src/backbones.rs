@@ -17,8 +17,8 @@ use std::{
 
 use packhorse_cluster::{
     ArtifactDigest, BackboneId, ByteCount, DemandedModel, DeviceId, DeviceIndex, ModelForecast,
-    ModelId, ModelIndex, Plan, PlannedReplica, Problem, Profile, ProfileRow, ProfileSource,
-    RequestsPerSecond,
+    ModelId, ModelIndex, Plan, PlannedReplica, PoolPlace, Problem, Profile, ProfileRow,
+    ProfileSource, RequestsPerSecond,
 };
 
 use crate::{models::Model, state::State};
@@ -357,6 +357,17 @@ impl<'a> MergedProblem<'a> {
         let mut numbers: BTreeMap<(ModelIndex, DeviceIndex), u64> = BTreeMap::new();
         for replica in plan.replicas {
             let members = &self.members[replica.model.0];
+            if replica.pool.is_some() && members.len() > 1 {
+                // In a pool each has its own program. What the plan takes for the weights of one are those of all.
+                let separate = members.iter().map(|&model| PlannedReplica {
+                    model,
+                    memory: None,
+                    pool: replica.pool.map(PoolPlace::warm),
+                    ..replica.clone()
+                });
+                replicas.extend(separate);
+                continue;
+            }
             let Some(backbone) = self.backbones.get(&replica.model.0) else {
                 let model = members[0];
                 replicas.push(PlannedReplica { model, ..replica });

@@ -155,6 +155,7 @@ impl Controller {
             restarts: Restarts::new(stored.epoch),
             observer: DeviceObserver::new(now),
             paused_tenants: BTreeMap::new(),
+            without_room: BTreeMap::new(),
         };
         state.learn_from_pairs();
         let mut controller = Self {

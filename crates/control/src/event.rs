@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use packhorse_cluster::{ModelForecast, ModelId, Plan, ReplicaId, RequestsPerSecond, VariantMix};
+use packhorse_cluster::{
+    ModelForecast, ModelId, Plan, PoolPlace, ReplicaId, RequestsPerSecond, VariantMix,
+};
 
 use crate::{
     command::{Command, WriteError},
@@ -54,6 +56,8 @@ pub struct Sample {
     pub work: BTreeMap<ReplicaId, ComputedWork>,
     /// The tenants of every model whose requests ended its workers of late, as text for people.
     pub paused_tenants: BTreeMap<ModelId, Vec<String>>,
+    /// The replicas whose weights are larger than what their device has for the weights of all its models, with both.
+    pub without_room: BTreeMap<ReplicaId, PoolPlace>,
 }
 
 /// The requests of a model.

@@ -60,6 +60,10 @@ pub enum Problem {
     TenantPaused,
     /// A model cannot start on a device.
     CannotStart,
+    /// The memory of a device has no room for the weights of models that it shall serve.
+    NoRoomForWeights,
+    /// A model has a process of its own, because it ended the one that it should share.
+    EndsSharedProcess,
     /// The lease of a node has expired.
     NodeLost,
     /// A draining node still has replicas.
@@ -81,7 +85,7 @@ pub struct RepositoryProblem {
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
@@ -89,6 +93,8 @@ impl Problem {
         Self::RewritingDropped,
         Self::TenantPaused,
         Self::CannotStart,
+        Self::NoRoomForWeights,
+        Self::EndsSharedProcess,
         Self::NodeLost,
         Self::DrainWaits,
         Self::Planning,
@@ -105,6 +111,8 @@ impl Problem {
             Self::RewritingDropped => "rewriting_dropped",
             Self::TenantPaused => "tenant_paused",
             Self::CannotStart => "cannot_start",
+            Self::NoRoomForWeights => "no_room_for_weights",
+            Self::EndsSharedProcess => "ends_shared_process",
             Self::NodeLost => "node_lost",
             Self::DrainWaits => "drain_waits",
             Self::Planning => "planning",

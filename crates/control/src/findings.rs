@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{ModelId, Scheduling, Time};
+use packhorse_cluster::{DeviceId, ModelId, PoolPlace, ReplicaState, Scheduling, Time, WorkerKind};
 
 use crate::{
     finding::{Finding, Problem, RepositoryProblem, Severity, Subject},
@@ -29,6 +29,7 @@ pub(crate) fn findings(now: Time, state: &State, planning: &Planning) -> Vec<Fin
         });
     }
     of_stuck_replicas(now, state, &mut all);
+    of_pools(state, &mut all);
     for (name, rejected) in state.traffic.rejected() {
         let version = rejected.version;
         all.push(Finding {
@@ -96,6 +97,39 @@ fn of_stuck_replicas(now: Time, state: &State, all: &mut Vec<Finding>) {
     }
 }
 
+/// Finds the devices that have too little memory for the weights of a model that they shall serve. Requests for it wait in vain.
+fn of_pools(state: &State, all: &mut Vec<Finding>) {
+    let mut devices: BTreeMap<&DeviceId, Vec<(&ModelId, PoolPlace)>> = BTreeMap::new();
+    for replica in state.rollout.iter().filter(|replica| replica.is_planned()) {
+        if let Some(place) = state.without_room.get(&replica.id) {
+            let models = devices.entry(&replica.spec.device).or_default();
+            models.push((&replica.spec.model.model, *place));
+        }
+    }
+    for (device, models) in devices {
+        let largest = models.iter().max_by_key(|(_, place)| place.weights);
+        let (model, place) = largest.expect("there is one");
+        let others = match models.len() - 1 {
+            0 => String::new(),
+            1 => " and of another model".to_owned(),
+            more => format!(" and of {more} other models"),
+        };
+        all.push(Finding {
+            severity: Severity::Critical,
+            subject: Subject::Device(device.clone()),
+            problem: Problem::NoRoomForWeights,
+            text: format!(
+                "{device} has no room for the weights of model {model}{others}: its process leaves {} for weights, and these have {}",
+                place.memory, place.weights
+            ),
+            cause: Some("the process and what its models need beside their weights".to_owned()),
+            cure: Some(
+                "raise the --device-memory of its agent, add a node, or remove models".to_owned(),
+            ),
+        });
+    }
+}
+
 /// Returns the finding about the folder of models. It is one, because entries of a folder need not be models.
 fn of_repository(problems: &[RepositoryProblem]) -> Option<Finding> {
     let places: Vec<&str> = problems.iter().map(|p| p.place.as_str()).collect();
@@ -138,6 +172,23 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
             continue;
         }
         let replicas = state.rollout.of_model(id);
+        let apart = state.rollout.of_model(id).find(|replica| {
+            let status = state.status(replica);
+            let is_own = status.is_some_and(|status| {
+                status.state == ReplicaState::Ready && status.worker == WorkerKind::Own
+            });
+            replica.is_planned() && replica.spec.pool.is_some() && is_own
+        });
+        if let Some(replica) = apart {
+            let device = &replica.spec.device;
+            all.push(finding(
+                Severity::Warning,
+                Problem::EndsSharedProcess,
+                format!("model {id} has a process of its own on {device}"),
+                Some("it ended the process that it should share with others"),
+                Some("register a corrected version; requests that do it are in packhorse requests --outcome lost".to_owned()),
+            ));
+        }
         let statuses = replicas.filter_map(|replica| state.status(replica));
         let verifications = statuses.filter_map(|status| status.verification.as_ref());
         let dropped = verifications.flat_map(|found| &found.dropped);

@@ -270,10 +270,14 @@ impl PlanningInput {
             batch_size: replica.batch_size,
             compute_share: replica.compute_share,
             duty_cycle: replica.duty_cycle,
-            memory: replica.memory.or_else(|| {
-                let profile = self.problem.profile(replica.model, replica.device)?;
-                profile.memory(replica.batch_size)
-            }),
+            memory: match replica.pool {
+                // One that is not on the device takes nothing of it.
+                Some(place) => Some(place.resident_bytes().unwrap_or_default()),
+                None => replica.memory.or_else(|| {
+                    let profile = self.problem.profile(replica.model, replica.device)?;
+                    profile.memory(replica.batch_size)
+                }),
+            },
             backbone: replica.backbone,
             pool: replica.pool,
         }

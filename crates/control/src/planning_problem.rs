@@ -101,7 +101,7 @@ impl PlanningInput {
                     multiprocessors: device.multiprocessors,
                     node: node.record.name.clone(),
                     cost_per_hour: None,
-                    pool: None,
+                    pool: device.pool,
                 });
             }
         }
@@ -159,6 +159,8 @@ impl PlanningInput {
                 let kinds = self.problem.devices.iter().map(|device| &device.kind);
                 let load_time = state.assumptions.load_time(&id);
                 let mut demanded = demanded_model(&model.spec, remaining, load_time);
+                // Besides weights a file has little.
+                demanded.weights = Some(ByteCount::new(model.artifact_bytes));
                 demanded.priority = state.models.priority(&id.name);
                 demanded.need = needs.get(&id).map(|need| {
                     let remaining = RequestsPerSecond::new(need.get() - pinned_rate);

@@ -57,6 +57,7 @@ impl Controller {
             self.request_plan(now, reason);
         }
         self.state.paused_tenants.clone_from(&sample.paused_tenants);
+        self.state.without_room.clone_from(&sample.without_room);
         let findings = findings(now, &self.state, &self.planning);
         for (change, finding) in self.announcements.findings(findings) {
             self.tell(Notice::Finding(change, finding));

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_cluster::{
     ByteCount, DeviceId, DeviceKind, DeviceObservation, Discipline, ModelId, PolicyOptions,
-    ProfileTable, ReplicaId, ReplicaSpec, ReplicaStatus, RequestsPerSecond,
+    PoolPlace, ProfileTable, ReplicaId, ReplicaSpec, ReplicaStatus, RequestsPerSecond,
 };
 use packhorse_contention::PairTable;
 
@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub(crate) observer: DeviceObserver,
     /// The tenants of every model whose requests ended its workers of late.
     pub(crate) paused_tenants: BTreeMap<ModelId, Vec<String>>,
+    /// The replicas for whose weights their device has no room.
+    pub(crate) without_room: BTreeMap<ReplicaId, PoolPlace>,
 }
 
 /// The current plan.

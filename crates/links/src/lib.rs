@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{Capacity, DeviceId, ReplicaId, ReplicaPhase, Residency};
+use packhorse_cluster::{
+    ByteCount, Capacity, DeviceId, PoolPlace, ReplicaId, ReplicaPhase, Residency,
+};
 use packhorse_contention::{ComputeDemand, Interference, ServiceTimes};
 use packhorse_control::{ComputedWork, LinkState, Target};
 use packhorse_serving::{
@@ -32,6 +34,10 @@ struct LinkedReplica<C: Connect> {
     /// The expected compute times of its batches; present since the first connection.
     service: Option<ServiceTimes>,
     work: ComputedWork,
+    /// The bytes that the weights of all members of its pool may have, as its worker said last; `None` if it is in no pool.
+    pool_memory: Option<ByteCount>,
+    /// The number of orders about its weights on this connection.
+    orders: u32,
     /// The reason why a batch failed here last.
     last_failure: Option<String>,
     /// False once the replica shall no longer be served. Such a replica answers its last batches and is removed.
@@ -51,10 +57,9 @@ impl<C: Connect> LinkedReplica<C> {
         self.target.replica.spec.duty_cycle.is_some()
     }
 
-    /// Returns the way in which it has its device, with batches of at most `rows` rows.
-    fn sharing(&self, rows: u32) -> DeviceSharing {
-        let spec = &self.target.replica.spec;
-        let Some(place) = spec.pool else {
+    /// Returns the way in which it has its device, with batches of at most `rows` rows, if it has this place in a pool.
+    fn sharing(&self, rows: u32, place: Option<PoolPlace>) -> DeviceSharing {
+        let Some(place) = place else {
             return DeviceSharing::by_turns(self.is_time_shared());
         };
         let part = |rows| {
@@ -274,6 +279,8 @@ impl<C: Connect> Links<C> {
             state,
             service: None,
             work: ComputedWork::default(),
+            pool_memory: None,
+            orders: 0,
             last_failure: None,
             wanted: true,
         };
@@ -408,12 +415,14 @@ impl<C: Connect> Links<C> {
         replica.is_in_engine().then_some(Effect::ReplicaLost(key))
     }
 
-    /// Handles the worker's readiness for batches, whose inputs lie in memory that it shares with the gateway if `shares_memory` is true.
+    /// Handles the worker's readiness for batches, whose inputs lie in memory that it shares with the gateway if `shares_memory` is true. With a place
+    /// it is in the pool of its device.
     pub fn link_up(
         &mut self,
         key: ReplicaKey,
         batches: C::Batches,
         shares_memory: bool,
+        place: Option<PoolPlace>,
     ) -> Option<Effect> {
         let replica = self.by_key.get_mut(&key)?;
         if !matches!(replica.state, LinkState::Connecting { .. }) {
@@ -423,6 +432,8 @@ impl<C: Connect> Links<C> {
         let (planned, compute_share) = (spec.batch_size, spec.compute_share);
         replica.state = LinkState::Serving;
         replica.batches = Some(batches);
+        replica.pool_memory = place.map(|place| place.memory);
+        replica.orders = 0;
         self.touched
             .insert(replica.target.replica.id, replica.model);
         let capacity = replica.target.capacity.unwrap_or(Capacity {
@@ -450,13 +461,48 @@ impl<C: Connect> Links<C> {
             in_flight: capacity.in_flight.max(1),
             service,
             device: replica.device,
-            sharing: replica.sharing(rows_limit),
+            sharing: replica.sharing(rows_limit, place),
             shares_memory,
         };
         Some(Effect::Event(Event::ReplicaReady {
             replica: key,
             parameters,
         }))
+    }
+
+    /// Returns the way to send an order about the weights of a replica, which is counted.
+    pub fn order(&mut self, key: ReplicaKey) -> Option<&mut C::Batches> {
+        let replica = self.by_key.get_mut(&key)?;
+        let batches = replica.batches.as_mut()?;
+        replica.orders = replica.orders.wrapping_add(1);
+        Some(batches)
+    }
+
+    /// Handles a worker's report on the place of its weights, after it has carried out so many orders of this connection. One on fewer than were sent
+    /// says nothing about the weights.
+    pub fn weights_reported(
+        &mut self,
+        key: ReplicaKey,
+        place: PoolPlace,
+        orders: u32,
+    ) -> Vec<Effect> {
+        let Some(replica) = { self.by_key.get_mut(&key) }.filter(|r| r.is_in_engine()) else {
+            return Vec::new();
+        };
+        let mut events = Vec::new();
+        if replica.pool_memory.replace(place.memory) != Some(place.memory) {
+            events.push(Event::PoolMemoryChanged {
+                replica: key,
+                memory: place.memory.as_u64(),
+            });
+        }
+        if orders == replica.orders {
+            events.push(match place.residency {
+                Residency::Resident => Event::WeightsLoaded { replica: key },
+                Residency::Warm => Event::WeightsUnloaded { replica: key },
+            });
+        }
+        events.into_iter().map(Effect::Event).collect()
     }
 
     /// Handles a worker's message that it is draining.

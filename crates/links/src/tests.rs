@@ -79,7 +79,7 @@ fn connected() -> (Links<Connector>, Connector) {
         links.state(id()),
         Some(&LinkState::Connecting { reason: None })
     );
-    let effect = links.link_up(FIRST, (), false);
+    let effect = links.link_up(FIRST, (), false, None);
     assert!(matches!(
         effect,
         Some(Effect::Event(Event::ReplicaReady { replica: FIRST, ref parameters }))
@@ -106,7 +106,7 @@ fn a_lost_connection_is_told_to_the_engine_and_made_again() {
     assert!(links.batches(FIRST).is_none());
     // A failed attempt is no news for the engine; the next one is.
     assert_eq!(links.link_down(FIRST, "refused".to_owned()), None);
-    assert!(links.link_up(FIRST, (), false).is_some());
+    assert!(links.link_up(FIRST, (), false, None).is_some());
     assert_eq!(links.readiness(MODEL), (true, false));
     // The connection itself tries again; nobody has to ask for it.
     assert_eq!(connector.0.borrow().len(), 1);

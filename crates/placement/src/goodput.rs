@@ -44,7 +44,7 @@ use crate::{
     Budget, PlaceError, PlanningOptions, Policy, PredictError, Predictor,
     candidates::Candidates,
     estimate::{EstimateInputs, EstimatedReplica, ModelEstimate, PlacementEstimate},
-    first_fit,
+    first_fit, pool,
 };
 pub(crate) use idle_models::place_idle_models;
 #[cfg(test)]
@@ -136,6 +136,9 @@ impl Predictor for Goodput {
 
 /// Returns the forecast of the estimate of `goodput` for each model of a problem, with the replicas of any policy.
 pub fn estimate(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<ModelForecast> {
+    if replicas.iter().any(|replica| replica.pool.is_some()) {
+        return pool::estimate(problem, replicas);
+    }
     let inputs = EstimateInputs::new(problem);
     let estimate = PlacementEstimate::from_replicas(&inputs, replicas);
     let candidates = Candidates::new(problem);

@@ -3,7 +3,9 @@
 use packhorse_cluster::{BatchStep, Plan, Problem};
 
 use crate::{
-    Budget, PlaceError, PlanningOptions, Policy, Predictor, batch_step, claims::Claims, pool,
+    Budget, PlaceError, PlanningOptions, Policy, Predictor, batch_step,
+    claims::Claims,
+    pool::{self, PoolUse},
 };
 
 /// A policy with its name and description.
@@ -28,7 +30,8 @@ impl PolicyEntry {
         self.place_with(problem, &PlanningOptions::default(), budget)
     }
 
-    /// Plans with the given options. Where devices have pools that gain by it, all models are members of these, whatever the policy. Else the plan keeps what models are measured to need, as far as such a plan is found.
+    /// Plans with the given options. Where models are many and no device has room for two at a time, all are members of the devices' pools, whatever the
+    /// policy, and so they are where some would have no device otherwise. Else the plan keeps what models are measured to need, as far as such a plan is found.
     ///
     /// # Errors
     /// If the problem is not valid, or the budget does not suffice.
@@ -39,7 +42,8 @@ impl PolicyEntry {
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError> {
         problem.validate().map_err(PlaceError::Invalid)?;
-        if pool::is_for(problem) {
+        let pools = pool::use_of_pools(problem);
+        if pools == PoolUse::All {
             return pool::place(self.name, problem, budget);
         }
         let mut place = |problem: &Problem| self.place_once(problem, options, budget);
@@ -50,6 +54,13 @@ impl PolicyEntry {
         for replica in &mut plan.replicas {
             let profile = problem.profile(replica.model, replica.device);
             replica.memory = profile.and_then(|profile| profile.memory(replica.batch_size));
+        }
+        let placed = plan.placed_models();
+        if pools == PoolUse::Spare && placed < problem.models.len() {
+            let pooled = pool::place(self.name, problem, budget)?;
+            if pooled.placed_models() > placed {
+                return Ok(pooled);
+            }
         }
         debug_assert_eq!(plan.policy, self.name);
         debug_assert_eq!(plan.violations(problem), []);

@@ -10,8 +10,8 @@
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use packhorse_cluster::{
-    ByteCount, DeviceIndex, Discipline, ModelIndex, Plan, PlannedReplica, PoolPlace, Problem,
-    Residency, Shortfall,
+    ByteCount, DeviceIndex, Discipline, ModelForecast, ModelIndex, Plan, PlannedReplica, PoolPlace,
+    Problem, Residency, Shortfall,
 };
 
 use crate::{Budget, PlaceError, candidates::Candidates, forecast::forecast};
@@ -22,13 +22,21 @@ const MOST_HOMES: usize = 16;
 /// The part of the multiprocessors, in percent, from which on a batch leaves no room for another one.
 const NO_ROOM: f64 = 90.0;
 
-/// Returns true if devices have pools, the discipline decides by deadlines, and no model leaves room beside it: the use of the multiprocessors by its
-/// smallest batch is not measured, or is at least [`NO_ROOM`].
-pub(crate) fn is_for(problem: &Problem) -> bool {
-    let mut pools = problem
-        .devices()
-        .filter(|(_, device)| device.pool.is_some())
-        .peekable();
+/// The use of pools for the models of a problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolUse {
+    /// Each replica has a worker process of its own.
+    None,
+    /// Pools are for when models would have no device otherwise.
+    Spare,
+    /// All models are members of pools.
+    All,
+}
+
+/// Returns the use of pools: none unless all devices have one, the discipline decides by deadlines, and no model leaves room beside it, because the use of the
+/// multiprocessors by its smallest batch is not measured, or is at least [`NO_ROOM`]. Where models are few, each rather has a process of its own;
+/// where they are members of pools already, they stay until they are half as many, so that one model more or less does not move all others.
+pub(crate) fn use_of_pools(problem: &Problem) -> PoolUse {
     let leaves_room = |device| {
         let mut profiles =
             { problem.models() }.filter_map(|(model, _)| problem.profile(model, device));
@@ -37,8 +45,27 @@ pub(crate) fn is_for(problem: &Problem) -> bool {
             used.is_some_and(|used| used.get() < NO_ROOM)
         })
     };
-    let decides = problem.discipline == Discipline::Deadline;
-    decides && pools.peek().is_some() && !pools.any(|(device, _)| leaves_room(device))
+    let devices = problem.devices.iter();
+    let own_workers: Option<usize> = { devices }
+        .map(|device| device.pool.map(|pool| pool.own_workers as usize))
+        .sum();
+    let (Some(own_workers), Discipline::Deadline) = (own_workers, problem.discipline) else {
+        return PoolUse::None;
+    };
+    if problem.devices.is_empty() || problem.devices().any(|(device, _)| leaves_room(device)) {
+        return PoolUse::None;
+    }
+    let is_pooled = problem.current.iter().any(|replica| replica.pool.is_some());
+    let few = if is_pooled {
+        own_workers / 2
+    } else {
+        own_workers
+    };
+    if problem.models.len() > few {
+        PoolUse::All
+    } else {
+        PoolUse::Spare
+    }
 }
 
 /// The time that a batch is sent before its earliest deadline requires it, since batches of other models are sent before it. Source: what the serving engine
@@ -58,11 +85,23 @@ pub(crate) fn place(
     budget.spend((problem.models.len() * problem.devices.len()) as u64)?;
     let mut plan = Plan::empty(policy, problem, &Shortfall::NoDeviceWithMemoryLeft);
     let homes = Homes::plan(problem);
+    plan.replicas = homes.replicas();
+    plan.models = estimate(problem, &plan.replicas);
+    debug_assert_eq!(plan.violations(problem), []);
+    Ok(plan)
+}
+
+/// Returns the forecast of each model with these replicas, which are members of pools.
+pub(crate) fn estimate(problem: &Problem, replicas: &[PlannedReplica]) -> Vec<ModelForecast> {
+    let mut homes: Vec<Vec<&PlannedReplica>> = vec![Vec::new(); problem.models.len()];
+    for replica in replicas {
+        homes[replica.model.0].push(replica);
+    }
     let carried = carried(problem, &homes);
     let candidates = Candidates::new(problem);
-    for (model, demanded) in problem.models() {
-        let replicas = homes.of(model).len();
-        plan.models[model.0] = forecast(
+    let forecasts = problem.models().map(|(model, demanded)| {
+        let replicas = homes[model.0].len();
+        forecast(
             demanded.rate,
             replicas,
             demanded.rate.get() * carried[model.0],
@@ -75,20 +114,18 @@ pub(crate) fn place(
                 goodput,
                 rate: demanded.rate,
             },
-        );
-    }
-    plan.replicas = homes.replicas();
-    debug_assert_eq!(plan.violations(problem), []);
-    Ok(plan)
+        )
+    });
+    forecasts.collect()
 }
 
 /// Returns the part of each model's requests that is served in time.
-fn carried(problem: &Problem, homes: &Homes) -> Vec<f64> {
+fn carried(problem: &Problem, homes: &[Vec<&PlannedReplica>]) -> Vec<f64> {
     let devices = problem.devices.iter();
     let mut left = devices.filter(|device| device.pool.is_some()).count() as f64;
     let cost = |model: ModelIndex| {
-        let costs = homes.of(model).iter();
-        let costs = costs.map(|home| seconds_per_row(problem, model, home));
+        let costs = homes[model.0].iter();
+        let costs = costs.map(|home| seconds_per_row(problem, home));
         costs.min_by(f64::total_cmp)
     };
     let costs = problem.models().map(|(model, _)| cost(model));
@@ -107,9 +144,9 @@ fn carried(problem: &Problem, homes: &Homes) -> Vec<f64> {
 }
 
 /// Returns the seconds of a device that a request takes there, in the best of the batches that fill in time.
-fn seconds_per_row(problem: &Problem, model: ModelIndex, home: &Home) -> f64 {
-    let demanded = &problem.models[model.0];
-    let Some(profile) = problem.profile(model, home.device) else {
+fn seconds_per_row(problem: &Problem, home: &PlannedReplica) -> f64 {
+    let demanded = &problem.models[home.model.0];
+    let Some(profile) = problem.profile(home.model, home.device) else {
         return f64::INFINITY;
     };
     let (conditions, network) = (problem.conditions, problem.network);
@@ -176,10 +213,6 @@ impl Homes {
                 queue.push((key(model, copies + 1), Reverse(model), copies + 1));
             }
         }
-    }
-
-    fn of(&self, model: ModelIndex) -> &[Home] {
-        &self.by_model[model.0]
     }
 
     /// Returns the homes as replicas, by model and device.

@@ -450,7 +450,15 @@ impl TaskRecord {
             memory_bytes,
             capacity,
             verification,
-            worker: WorkerKind::Own,
+            worker: self.wanted_kind(),
+        }
+    }
+
+    /// Returns the kind of worker that the gateway wants.
+    fn wanted_kind(&self) -> WorkerKind {
+        match &self.task {
+            Task::Serve(replicas) if replicas.first().pooled => WorkerKind::Pool,
+            _ => WorkerKind::Own,
         }
     }
 

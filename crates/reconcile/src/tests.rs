@@ -43,6 +43,7 @@ fn replica(id: &str, model: &str, device: &str) -> WantedReplica {
         memory_bytes: None,
         attempt: 0,
         worker: None,
+        pooled: false,
     }
 }
 

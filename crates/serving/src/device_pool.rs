@@ -22,6 +22,9 @@ const MOST_AWAY: usize = 16;
 /// The most batches of a device that are away while one is late: the next one is there when it ends.
 const MOST_AWAY_WHEN_LATE: usize = 2;
 
+/// The time after which a member is copied again whose worker had no room for it.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+
 /// The sum of the used parts of the multiprocessors up to which batches compute side by side. Parts are measured, and sums of them round.
 const WHOLE_DEVICE: f64 = 1.0 + 1e-9;
 
@@ -78,6 +81,8 @@ pub(crate) struct Member {
     away: u32,
     /// True if it got a batch since its weights came.
     served: bool,
+    /// The time until which it is not copied, because its worker had no room for it.
+    refused_until: Time,
 }
 
 /// The place of a member's weights.
@@ -94,6 +99,8 @@ pub(crate) enum Residency {
 /// The room and the time that a member which is copied next finds at a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyPlace {
+    /// The present.
+    now: Time,
     /// The bytes that are free, or can be made so.
     bytes: u64,
     /// The time at which the copies before it should be done.
@@ -175,17 +182,19 @@ impl DevicePool {
     pub(crate) fn loaded_at(&self, replica: ReplicaKey, place: &CopyPlace) -> Option<Time> {
         let member = self.members.get(&replica)?;
         let fits = member.residency == Residency::Warm && member.weights <= place.bytes;
+        let fits = fits && member.refused_until <= place.now;
         fits.then(|| place.free_at + member.load)
     }
 
-    /// Returns the members that may make room, with their weights: those that compute nothing and do not wait for their first batch. So members that
+    /// Returns the members that may make room, with their weights, if they have any: those that compute nothing and do not wait for their first batch. So members that
     /// take the room from each other all get something done.
     fn evictable(&self) -> impl Iterator<Item = (ReplicaKey, u64)> {
         let members = self.members.iter();
         let idle = members.filter(|(replica, member)| {
             let is_there = member.residency == Residency::Resident && member.away == 0;
             let is_next = self.reserved() == Some(**replica);
-            is_there && !is_next && (member.served || !self.waiting.contains(**replica))
+            let makes_room = is_there && !is_next && member.weights > 0;
+            makes_room && (member.served || !self.waiting.contains(**replica))
         });
         idle.map(|(replica, member)| (*replica, member.weights))
     }
@@ -238,6 +247,29 @@ impl DevicePool {
         member.served = false;
         true
     }
+
+    /// Notes that the weights of a member are not there. Returns the time from which on they may be copied; `None` if that was known.
+    pub(crate) fn unloaded(&mut self, now: Time, replica: ReplicaKey) -> Option<Time> {
+        let member = self.members.get_mut(&replica)?;
+        if member.residency == Residency::Warm {
+            return None;
+        }
+        // What left to make room for others may come back at once.
+        let was_refused = member.residency == Residency::Loading;
+        member.refused_until = if was_refused { now + RETRY_AFTER } else { now };
+        member.residency = Residency::Warm;
+        let retry = member.refused_until;
+        self.used -= member.weights;
+        self.waiting.remove(replica);
+        self.copies.retain(|copied| *copied != replica);
+        Some(retry)
+    }
+
+    /// Sets the bytes that the weights of the members may have together. Returns the members that leave the device.
+    pub(crate) fn set_memory(&mut self, memory: u64) -> Vec<ReplicaKey> {
+        self.memory = memory;
+        self.make_room(0)
+    }
 }
 
 impl DevicePools {
@@ -280,6 +312,7 @@ impl DevicePools {
             used: now,
             away: 0,
             served: false,
+            refused_until: Time::ZERO,
         };
         pool.members.insert(replica, member);
         resident
@@ -409,6 +442,12 @@ impl DevicePools {
         self.wakes.set(device, &mut pool.wake, wake);
     }
 
+    /// Sets the time at which to decide for a device, unless an earlier one is set.
+    pub(crate) fn schedule_by(&mut self, device: DeviceKey, wake: Time) {
+        let earlier = self.pools.get(&device).and_then(|pool| pool.wake);
+        self.schedule(device, earlier.into_iter().chain([wake]).min());
+    }
+
     /// Returns the times at which to decide for devices.
     pub(crate) fn wakes(&self) -> &Wakes<DeviceKey> {
         &self.wakes
@@ -425,6 +464,7 @@ impl DevicePools {
         let place = |(device, pool): (&DeviceKey, &DevicePool)| {
             let evictable: u64 = pool.evictable().map(|(_, weights)| weights).sum();
             let place = CopyPlace {
+                now,
                 bytes: pool
                     .memory
                     .saturating_add(evictable)

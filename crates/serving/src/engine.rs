@@ -245,6 +245,10 @@ impl Engine {
                 time_shared,
             } => self.time_sharing_changed(now, replica, time_shared),
             Event::WeightsLoaded { replica } => self.weights_loaded(now, replica),
+            Event::WeightsUnloaded { replica } => self.weights_unloaded(now, replica),
+            Event::PoolMemoryChanged { replica, memory } => {
+                self.pool_memory_changed(now, replica, memory);
+            }
             Event::FallbackChanged { model, fallback } => {
                 if let Some(model) = self.models.get_mut(&model) {
                     model.fallback = fallback;

@@ -72,6 +72,19 @@ pub enum Event {
         /// The replica.
         replica: ReplicaKey,
     },
+    /// The weights of a member of a pool are not on its device, although nobody asked for that: its worker had no room, and could not carry
+    /// [`Action::Load`] out or needed the memory for something else.
+    WeightsUnloaded {
+        /// The replica.
+        replica: ReplicaKey,
+    },
+    /// The weights of a pool's members may have more or less of their device from now on.
+    PoolMemoryChanged {
+        /// A member of the pool.
+        replica: ReplicaKey,
+        /// The bytes for the weights of all members together.
+        memory: u64,
+    },
     /// A request arrived.
     RequestArrived(Request),
     /// The client of a request stopped waiting. The request ends here without an [`Action::Finish`]; if it is being computed,
@@ -129,7 +142,7 @@ pub enum Action {
         /// The batch's requests, at least one.
         requests: Vec<RequestKey>,
     },
-    /// Copies the weights of a member of a pool to its device, after those that are being copied. [`Event::WeightsLoaded`] follows.
+    /// Copies the weights of a member of a pool to its device, after those that are being copied. [`Event::WeightsLoaded`] or [`Event::WeightsUnloaded`] follows.
     Load {
         /// The replica.
         replica: ReplicaKey,

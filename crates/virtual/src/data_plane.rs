@@ -283,7 +283,8 @@ impl DataPlane {
     // The workers' side.
 
     pub(crate) fn connected(&mut self, now: Time, key: ReplicaKey, connection: ConnectionKey) {
-        let effect = self.links.link_up(key, connection, false);
+        let place = { self.links.target(key) }.and_then(|target| target.replica.spec.pool);
+        let effect = self.links.link_up(key, connection, false, place);
         self.apply(now, effect);
     }
 

@@ -157,5 +157,6 @@ fn wanted(id: ReplicaId, target: &packhorse_control::Target) -> WantedReplica {
         memory_bytes: spec.memory,
         attempt: 0,
         worker: None,
+        pooled: spec.pool.is_some(),
     }
 }

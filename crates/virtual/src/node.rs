@@ -54,6 +54,8 @@ pub struct WorkerBehaviour {
     pub scales: BTreeMap<ModelId, f64>,
     /// The number of batches that workers say they take; none if they say nothing.
     pub in_flight: Option<u32>,
+    /// The part of the multiprocessors that measurements find a batch to use, in percent; none if they do not find out.
+    pub sm_utilization: Option<u8>,
     /// True while the models throw on every batch here.
     pub throws: bool,
     /// The models that cannot load on a device, by its name within the node.
@@ -77,6 +79,7 @@ impl Default for WorkerBehaviour {
             compute: Arc::default(),
             scales: BTreeMap::new(),
             in_flight: None,
+            sm_utilization: Some(50),
             throws: false,
             failures: BTreeMap::new(),
             operators: None,
@@ -710,7 +713,7 @@ impl Node {
                 let report = WorkerReport::Measured {
                     done: 3,
                     total: 3,
-                    csv: measured(wanted),
+                    csv: measured(wanted, self.behaviour.sm_utilization),
                     kernels: None,
                     operators,
                 };
@@ -742,11 +745,13 @@ impl Node {
         (ready && !stopped).then(|| (id.clone(), process.pid, place))
     }
 
-    /// Returns the memory that the serving processes of each device have.
+    /// Returns the memory that the serving processes of each device have, without the pools': of these the engine decides.
     pub(crate) fn used_memory(&self) -> BTreeMap<&str, ByteCount> {
         let mut used: BTreeMap<&str, ByteCount> = BTreeMap::new();
         for process in self.processes.values() {
-            if let Task::Serve(replicas) = &process.task {
+            if let Task::Serve(replicas) = &process.task
+                && !replicas.first().pooled
+            {
                 let device = process.task.device().expect("replicas have one");
                 let sum = used.entry(device).or_default();
                 *sum = sum.saturating_add(replicas.memory().unwrap_or_default());
@@ -773,9 +778,11 @@ fn address(pid: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
 }
 
-/// Returns the profile, as CSV, that a measurement gives: 1 GiB, and 5 ms and 1 ms per row.
-fn measured(wanted: &WantedProfile) -> String {
-    profile_csv(&wanted.program.model, wanted.device_kind.as_str(), 1024)
+/// Returns the profile, as CSV, that a measurement gives: 1 GiB, and 5 ms and 1 ms per row, on this part of the multiprocessors.
+fn measured(wanted: &WantedProfile, sm_utilization: Option<u8>) -> String {
+    let csv = profile_csv(&wanted.program.model, wanted.device_kind.as_str(), 1024);
+    let found = sm_utilization.map_or_else(String::new, |part| part.to_string());
+    csv.replace(",,,50\n", &format!(",,,{found}\n"))
 }
 
 /// Returns the profile that a measurement gives.

@@ -46,11 +46,19 @@ impl Features {
     /// Payloads lie in memory that both sides share, and messages travel through pipes. For connections by which descriptors can be passed.
     /// Bit 0 was the same with messages on the connection, and is not used any more.
     pub const SHARED_MEMORY: Self = Self(1 << 1);
+    /// The gateway says when the program's weights are copied to the device, and when they leave it.
+    pub const RESIDENCY: Self = Self(1 << 2);
 
     /// Returns the features that both sets contain.
     #[must_use]
     pub fn common(self, other: Self) -> Self {
         Self(self.0 & other.0)
+    }
+
+    /// Returns the features of both sets together.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
     }
 
     /// Returns true if this set contains all features of the other.

@@ -37,6 +37,16 @@
 //!   | <--------------- SharedResult - |   the ranges of the outputs: untouched until the release
 //!   | -- Release -------------------> |   exactly one per SharedResult, at any time after it
 //! ```
+//!
+//! If both hellos have [`Features::RESIDENCY`], the worker runs many programs, whose weights are not all on the device, and the gateway decides whose are.
+//! The first report follows `Accept` at once:
+//!
+//! ```text
+//! gateway                          worker
+//!   | <-------------------- Weights - |   where the weights are; again whenever that changes
+//!   | -- Load, or Unload -----------> |   any number, before batches or between them
+//!   | <-------------------- Weights - |   after each of them
+//! ```
 //! In place of any message the worker may send `Close` with a reason, and close the connection.
 
 mod cluster_proof;
@@ -64,7 +74,7 @@ pub use identity::{Nonce, Proof, WorkerIdentity};
 pub use limits::{FRAME_VERSION, MAX_METADATA, MAX_PAYLOAD, MAX_RANGES, MAX_TENSORS, MAX_TEXT};
 pub use message::{
     BatchHeader, Challenge, FailureHeader, FailureKind, Incoming, ResultHeader, StageDurations,
-    ToGateway, ToWorker,
+    ToGateway, ToWorker, WeightsReport,
 };
 pub use ranges::ByteRange;
 pub use tensor::{TensorHeader, UnsizedDatatype};

@@ -96,6 +96,22 @@ pub struct FailureHeader {
     pub message: String,
 }
 
+/// The place of a program's weights, and the memory for those of all programs of the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WeightsReport {
+    /// The number of [`ToWorker::Load`] and [`ToWorker::Unload`] of this connection that the worker has carried out, as far as it could. A report on
+    /// fewer than were sent says nothing about the place of the weights.
+    pub orders: u32,
+    /// True if the weights are on the device.
+    pub resident: bool,
+    /// The bytes that leave the device with the weights; 0 for a program whose weights stay.
+    pub bytes: u64,
+    /// The bytes of the device that the weights of all programs of the worker may have together.
+    pub memory: u64,
+    /// The time to copy the weights to the device, as it was measured.
+    pub load: Duration,
+}
+
 /// The worker's answer to [`ToWorker::Hello`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Challenge {
@@ -122,6 +138,10 @@ pub enum ToWorker {
     SharedBatch(BatchHeader, Vec<ByteRange>),
     /// Gives the outputs of a [`ToGateway::SharedResult`] back.
     Release(BatchId),
+    /// Has the weights copied to the device, after those that are being copied. A batch that comes before they are there waits for them.
+    Load,
+    /// Has the weights leave the device once no batch uses them.
+    Unload,
 }
 
 /// A message from a worker to a gateway.
@@ -141,6 +161,8 @@ pub enum ToGateway {
     Failure(FailureHeader),
     /// Tells the gateway to send no more batches: those in flight are answered, then the connection is closed.
     Draining,
+    /// Says where the weights are: after [`ToGateway::Accept`] and whenever that has changed, if both sides have [`crate::Features::RESIDENCY`].
+    Weights(WeightsReport),
     /// The reason why the worker closes the connection or, in the handshake, refuses it; at most [`crate::MAX_TEXT`] bytes.
     Close(String),
 }
@@ -159,6 +181,9 @@ mod kind {
     pub(super) const SHARED_BATCH: u8 = 11;
     pub(super) const SHARED_RESULT: u8 = 12;
     pub(super) const RELEASE: u8 = 13;
+    pub(super) const LOAD: u8 = 14;
+    pub(super) const UNLOAD: u8 = 15;
+    pub(super) const WEIGHTS: u8 = 16;
 }
 
 /// The batch id of messages that are about no batch.
@@ -226,6 +251,8 @@ impl ToWorker {
                 (kind::SHARED_BATCH, batch.id)
             }
             Self::Release(batch) => (kind::RELEASE, *batch),
+            Self::Load => (kind::LOAD, NO_BATCH),
+            Self::Unload => (kind::UNLOAD, NO_BATCH),
         };
         finish_frame(out, start, kind, batch, self.payload_len());
     }
@@ -238,7 +265,9 @@ impl ToWorker {
             | Self::Proof(_)
             | Self::Memory(_)
             | Self::SharedBatch(..)
-            | Self::Release(_) => 0,
+            | Self::Release(_)
+            | Self::Load
+            | Self::Unload => 0,
         }
     }
 }
@@ -253,6 +282,8 @@ impl Parse for ToWorker {
                 | kind::MEMORY
                 | kind::SHARED_BATCH
                 | kind::RELEASE
+                | kind::LOAD
+                | kind::UNLOAD
         )
     }
 
@@ -274,6 +305,8 @@ impl Parse for ToWorker {
                 Self::SharedBatch(batch, ranges)
             }
             kind::RELEASE => Self::Release(header.batch),
+            kind::LOAD => Self::Load,
+            kind::UNLOAD => Self::Unload,
             unknown => return Err(DecodeError::Kind(unknown)),
         };
         reader.finish()?;
@@ -315,6 +348,10 @@ impl ToGateway {
                 (kind::FAILURE, failure.id)
             }
             Self::Draining => (kind::DRAINING, NO_BATCH),
+            Self::Weights(report) => {
+                report.encode_metadata(out);
+                (kind::WEIGHTS, NO_BATCH)
+            }
             Self::Close(reason) => {
                 encode_text(out, reason);
                 (kind::CLOSE, NO_BATCH)
@@ -333,6 +370,7 @@ impl ToGateway {
             | Self::SharedResult(..)
             | Self::Failure(_)
             | Self::Draining
+            | Self::Weights(_)
             | Self::Close(_) => 0,
         }
     }
@@ -347,6 +385,7 @@ impl Parse for ToGateway {
                 | kind::RESULT
                 | kind::FAILURE
                 | kind::DRAINING
+                | kind::WEIGHTS
                 | kind::CLOSE
                 | kind::MEMORY
                 | kind::SHARED_RESULT
@@ -379,6 +418,7 @@ impl Parse for ToGateway {
                 })
             }
             kind::DRAINING => Self::Draining,
+            kind::WEIGHTS => Self::Weights(WeightsReport::parse(&mut reader)?),
             kind::CLOSE => Self::Close(reader.text()?),
             unknown => return Err(DecodeError::Kind(unknown)),
         };
@@ -389,6 +429,30 @@ impl Parse for ToGateway {
         );
         check_header(header, about_a_batch, message.payload_len())?;
         Ok(message)
+    }
+}
+
+impl WeightsReport {
+    fn encode_metadata(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.orders.to_le_bytes());
+        out.push(u8::from(self.resident));
+        out.extend_from_slice(&self.bytes.to_le_bytes());
+        out.extend_from_slice(&self.memory.to_le_bytes());
+        encode_duration(out, self.load);
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            orders: reader.u32()?,
+            resident: match reader.u8()? {
+                0 => false,
+                1 => true,
+                _ => return Err(DecodeError::Reserved),
+            },
+            bytes: reader.u64()?,
+            memory: reader.u64()?,
+            load: reader.duration()?,
+        })
     }
 }
 

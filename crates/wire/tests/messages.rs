@@ -10,7 +10,8 @@ use packhorse_cluster::{ArtifactDigest, Datatype, Generation, ReplicaId, Shape};
 use packhorse_wire::{
     BatchHeader, BatchId, ByteRange, Challenge, DecodeError, Decoder, FailureHeader, FailureKind,
     Features, HEADER_LEN, Hello, Incoming, MAX_METADATA, MAX_RANGES, MAX_TENSORS, MAX_TEXT,
-    ResultHeader, StageDurations, TensorHeader, ToGateway, ToWorker, VersionRange, WorkerIdentity,
+    ResultHeader, StageDurations, TensorHeader, ToGateway, ToWorker, VersionRange, WeightsReport,
+    WorkerIdentity,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -293,6 +294,35 @@ fn messages_about_shared_memory_look_like_this_on_the_wire() {
 }
 
 #[test]
+fn messages_about_weights_look_like_this_on_the_wire() {
+    let mut text = hex_dump(&bytes_of(&ToWorker::Load));
+    writeln!(text, "{}", hex_dump(&bytes_of(&ToWorker::Unload))).unwrap();
+    let report = ToGateway::Weights(WeightsReport {
+        orders: 3,
+        resident: true,
+        bytes: 0x0010_0000,
+        memory: 0x4000_0000,
+        load: Duration::from_micros(1),
+    });
+    text += &hex_dump(&bytes_to_gateway(&report));
+    insta::assert_snapshot!(text, @r"
+    50 4b 48 57 02 00 0e 00 00 00 00 00 00 00 00 00
+    00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    50 4b 48 57 02 00 0f 00 00 00 00 00 00 00 00 00
+    00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+
+    50 4b 48 57 02 00 10 00 00 00 00 00 00 00 00 00
+    1d 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    03 00 00 00 01 00 00 10 00 00 00 00 00 00 00 00
+    40 00 00 00 00 e8 03 00 00 00 00 00 00
+    ");
+    let mut neither = bytes_to_gateway(&report);
+    neither[HEADER_LEN + 4] = 2;
+    let decoded = Decoder::<ToGateway>::new(0).feed(&mut &neither[..]);
+    assert_eq!(decoded, Err(DecodeError::Reserved));
+}
+
+#[test]
 fn ranges_have_as_many_bytes_as_the_tensors() {
     let decode_ranges =
         |ranges: &[ByteRange]| decode(&bytes_of(&ToWorker::SharedBatch(batch(), ranges.to_vec())));
@@ -396,6 +426,8 @@ fn any_to_worker() -> impl Strategy<Value = ToWorker> {
         }),
         any::<u64>().prop_map(ToWorker::Memory),
         any::<u64>().prop_map(|id| ToWorker::Release(BatchId(id))),
+        Just(ToWorker::Load),
+        Just(ToWorker::Unload),
     ]
 }
 
@@ -444,6 +476,17 @@ fn any_to_gateway() -> impl Strategy<Value = ToGateway> {
                 }))
             }),
         Just(ToGateway::Accept),
+        (any::<u32>(), any::<bool>(), any::<[u64; 3]>()).prop_map(
+            |(orders, resident, [bytes, memory, nanos])| {
+                ToGateway::Weights(WeightsReport {
+                    orders,
+                    resident,
+                    bytes,
+                    memory,
+                    load: Duration::from_nanos(nanos),
+                })
+            }
+        ),
         (any::<u64>(), vec(any_tensor(), 0..6), any_stages()).prop_map(|(id, outputs, stages)| {
             ToGateway::Result(ResultHeader {
                 id: BatchId(id),

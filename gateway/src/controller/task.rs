@@ -410,6 +410,7 @@ impl Task {
                     let sample = Sample {
                         models: data_plane.telemetry().request_counts(),
                         paused_tenants: data_plane.telemetry().paused_tenants(),
+                        without_room: data_plane.telemetry().weights().without_room(),
                         work: data_plane.work().await,
                     };
                     let _ = outcomes.send(Outcome::Sampled(sample));

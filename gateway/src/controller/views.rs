@@ -140,6 +140,7 @@ impl Task {
             memory_bytes: status.and_then(|status| status.memory_bytes),
             capacity: status.and_then(|status| status.capacity),
             verification: status.and_then(|status| status.verification.clone()),
+            weights: self.data_plane().telemetry().weights().view(replica.id),
         })
     }
 

@@ -103,6 +103,7 @@ impl DataPlane {
                 config.max_batch_wait,
                 connector,
                 links_sender.clone(),
+                telemetry.weights().clone(),
             )
         });
         threads::keep_time(&drivers, links)?;

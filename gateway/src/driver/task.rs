@@ -2,6 +2,7 @@
 
 mod batches;
 mod pending;
+mod weights;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,7 +31,10 @@ use super::{
     served_model::ServedModel,
     shape_class::{ShapeClasses, padded_bytes},
 };
-use crate::{telemetry::RequestCourse, workers::LinkEvent};
+use crate::{
+    telemetry::{ReplicaWeights, RequestCourse},
+    workers::LinkEvent,
+};
 
 /// The most bytes of the inputs of a batch that requests share. A larger batch would not compute faster per row, but a request whose
 /// own inputs are larger is still sent, alone.
@@ -58,6 +62,10 @@ pub(super) struct Driver {
     links: Links<HomeConnector>,
     requests: FxHashMap<RequestKey, PendingRequest>,
     batches: FxHashMap<BatchKey, InFlightBatch>,
+    /// Where the weights of replicas in pools are, for people.
+    weights: ReplicaWeights,
+    /// The times at which workers were told to copy weights that are not there yet.
+    copies: BTreeMap<ReplicaKey, Time>,
     classes: ShapeClasses,
     failure_log: FailureLog,
     blamed: BlamedTenants,
@@ -83,6 +91,7 @@ impl Driver {
         max_batch_wait: Duration,
         connector: Connector,
         link_changes: mpsc::UnboundedSender<LinkChange>,
+        weights: ReplicaWeights,
     ) -> Self {
         let number = u8::try_from(number).expect("there are at most 256 drivers");
         let engine_config = EngineConfig {
@@ -99,6 +108,8 @@ impl Driver {
             links: Links::numbered_from(u32::from(number) << 24),
             requests: FxHashMap::default(),
             batches: FxHashMap::default(),
+            weights,
+            copies: BTreeMap::new(),
             classes: ShapeClasses::numbered_after(u64::from(number) << 48),
             failure_log: FailureLog::default(),
             blamed: BlamedTenants::default(),
@@ -173,10 +184,12 @@ impl Driver {
                         tracing::info!(replica.id = %id, model.name = %model, "a replica that was ejected computes batches again");
                     }
                 }
-                Action::ReplicaDrained { replica } => self.links.drained(replica),
-                Action::Load { .. } | Action::Unload { .. } => {
-                    unreachable!("the devices of nodes have no pools")
+                Action::ReplicaDrained { replica } => {
+                    self.forget_weights(replica);
+                    self.links.drained(replica);
                 }
+                Action::Load { replica } => self.load_weights(now, replica),
+                Action::Unload { replica } => self.unload_weights(replica),
             }
         }
     }
@@ -246,6 +259,9 @@ impl Driver {
             self.classes.leave(&pending.membership);
         }
         let batches = self.batches.extract_if(|batch, _| engine.has_batch(*batch));
+        let links = self.links.split_off(models);
+        // A copy that is under way with another driver is not timed.
+        { &mut self.copies }.retain(|replica, _| self.links.target(*replica).is_some());
         DriverPart {
             batches: batches.collect(),
             models: self
@@ -256,7 +272,7 @@ impl Driver {
                 .fallbacks
                 .extract_if(.., |key, _| models.contains(key))
                 .collect(),
-            links: self.links.split_off(models),
+            links,
             engine,
             requests,
         }
@@ -412,12 +428,17 @@ impl Driver {
                 return self.batch_computed(now, sent, result, payload);
             }
             LinkEvent::BatchFailed(failure) => return self.batch_failed(now, failure),
-            LinkEvent::Up(batches) => {
+            LinkEvent::Weights(report) => {
+                return self.weights_reported(now, replica, report);
+            }
+            LinkEvent::Up(batches, weights) => {
                 if let Some((id, model)) = self.names(replica) {
                     tracing::info!(replica.id = %id, model.name = %model, "connected to a worker");
                 }
                 let shares_memory = batches.shares_memory();
-                self.links.link_up(replica, batches, shares_memory)
+                let place = weights.map(weights::pool_place);
+                self.note_weights(replica, place);
+                self.links.link_up(replica, batches, shares_memory, place)
             }
             LinkEvent::Draining => self.links.link_draining(replica),
             LinkEvent::Down(reason) => {
@@ -427,6 +448,7 @@ impl Driver {
                 {
                     tracing::warn!(replica.id = %id, model.name = %model, reason, "lost the connection to a worker");
                 }
+                self.forget_weights(replica);
                 self.links.link_down(replica, reason)
             }
         };

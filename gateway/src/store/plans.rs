@@ -6,8 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    BackboneId, ByteCount, ComputeShare, DeviceId, DeviceKind, Generation, ModelId, Replica,
-    ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
+    BackboneId, ByteCount, ComputeShare, DeviceId, DeviceKind, Generation, ModelId, PoolPlace,
+    Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
 };
 use packhorse_control::record::{Forecast, PlanOutcome, PlanRecord};
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,8 @@ struct ReplicaRow {
     worker: Option<ReplicaId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     memory_bytes: Option<ByteCount>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pool: Option<PoolPlace>,
 }
 
 /// The forecast of an adopted plan for a model, as it is stored.
@@ -313,6 +315,7 @@ fn replica_rows(plan: &PlanRecord) -> Vec<ReplicaRow> {
             backbone: spec.backbone,
             worker: replica.worker,
             memory_bytes: spec.memory.filter(|_| spec.backbone.is_some()),
+            pool: spec.pool,
         })
     };
     plan.replicas.iter().filter_map(row).collect()
@@ -342,6 +345,7 @@ fn read(row: &SqliteRow) -> Result<PlanRecord, StoreError> {
             duty_cycle: replica.duty_cycle_ms.and_then(cycle),
             memory: replica.memory_bytes,
             backbone: replica.backbone,
+            pool: replica.pool,
             ..ReplicaSpec::new(replica.model, replica.device, replica.batch_size)
         },
         phase: ReplicaPhase::Planned,

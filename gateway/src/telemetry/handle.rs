@@ -19,6 +19,7 @@ use super::{
     otel::{RequestIdentity, Tracer},
     prediction_metrics::{PredictionMetrics, Predictions},
     replica_metrics::{ReplicaMetrics, ReplicaState},
+    replica_weights::ReplicaWeights,
     request_log::RequestLog,
     stage_histogram::Buckets,
     tls_metrics::TlsMetrics,
@@ -55,6 +56,7 @@ struct Shared {
     predictions: PredictionMetrics,
     cluster: ClusterMetrics,
     replicas: ReplicaMetrics,
+    weights: ReplicaWeights,
     engines: EngineMetrics,
     http: HttpDurations,
     tls: TlsMetrics,
@@ -80,6 +82,8 @@ impl Telemetry {
         registry.register_collector(Box::new(cluster.clone()));
         let replicas = ReplicaMetrics::default();
         registry.register_collector(Box::new(replicas.clone()));
+        let weights = ReplicaWeights::default();
+        registry.register_collector(Box::new(weights.clone()));
         registry.register_collector(Box::new(memory));
         let tls = TlsMetrics::default();
         registry.register_collector(Box::new(tls.clone()));
@@ -101,12 +105,18 @@ impl Telemetry {
                 predictions,
                 cluster,
                 replicas,
+                weights,
                 engines,
                 http,
                 tls,
                 registry,
             }),
         }
+    }
+
+    /// Returns the weights of replicas in pools.
+    pub(crate) fn weights(&self) -> &ReplicaWeights {
+        &self.shared.weights
     }
 
     /// Returns the measurements of a model; they begin at zero if there are none.

@@ -21,6 +21,7 @@ mod otel;
 mod paused_tenants;
 mod prediction_metrics;
 mod replica_metrics;
+mod replica_weights;
 mod request_end;
 mod request_log;
 mod request_views;
@@ -44,6 +45,7 @@ pub use otel::{
 pub(crate) use otel::{REQUEST_ID, RequestIdentity};
 pub(crate) use prediction_metrics::Predictions;
 pub(crate) use replica_metrics::{DeviceMemory, ReplicaState};
+pub(crate) use replica_weights::ReplicaWeights;
 pub(crate) use request_log::{
     BatchOutcome, BatchStages, ReplicaNumber, RequestBatch, RequestCourse,
 };

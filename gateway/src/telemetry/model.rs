@@ -128,6 +128,12 @@ pub struct ModelTelemetry {
     pub(super) executions: AtomicU64,
     /// The replicas that were ejected because their batches failed.
     pub(super) ejections: AtomicU64,
+    /// The times that weights were copied to a device.
+    pub(super) weights_loads: AtomicU64,
+    /// The time of these copies, in microseconds.
+    pub(super) weights_load_micros: AtomicU64,
+    /// The times that weights left a device for others.
+    pub(super) weights_evictions: AtomicU64,
     /// The tenants that were paused because their requests ended workers.
     paused: Mutex<PausedTenants>,
     /// The requests in the queue.
@@ -181,6 +187,9 @@ impl ModelTelemetry {
             inferences: AtomicU64::new(0),
             executions: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
+            weights_loads: AtomicU64::new(0),
+            weights_load_micros: AtomicU64::new(0),
+            weights_evictions: AtomicU64::new(0),
             paused: Mutex::default(),
             pending: AtomicU64::new(0),
             slo_met: AtomicU64::new(0),
@@ -500,6 +509,18 @@ impl ModelTelemetry {
     /// Counts a replica that was ejected because its batches failed.
     pub(crate) fn count_ejection(&self) {
         self.ejections.fetch_add(1, Relaxed);
+    }
+
+    /// Counts weights that were copied to a device within this time.
+    pub(crate) fn count_weights_load(&self, time: Duration) {
+        let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.weights_loads.fetch_add(1, Relaxed);
+        self.weights_load_micros.fetch_add(micros, Relaxed);
+    }
+
+    /// Counts weights that left a device for others.
+    pub(crate) fn count_weights_eviction(&self) {
+        self.weights_evictions.fetch_add(1, Relaxed);
     }
 
     /// Counts a pause of a tenant whose requests ended workers.

@@ -33,7 +33,7 @@ fn micros(time: &CountAndTime) -> u64 {
 type ReadCounter = fn(&ModelTelemetry) -> u64;
 
 /// The counters with one sample per model, in the order in which they are written.
-const COUNTERS: [(&str, &str, ReadCounter); 10] = [
+const COUNTERS: [(&str, &str, ReadCounter); 12] = [
     (
         "nv_inference_request_success",
         "Requests that were answered.",
@@ -82,6 +82,16 @@ const COUNTERS: [(&str, &str, ReadCounter); 10] = [
         "Replicas that were ejected because their batches failed while others computed theirs.",
         |m| m.ejections.load(Relaxed),
     ),
+    (
+        "packhorse_weights_loads_total",
+        "Times that weights were copied to a device because requests waited for them.",
+        |m| m.weights_loads.load(Relaxed),
+    ),
+    (
+        "packhorse_weights_evictions_total",
+        "Times that weights left a device because others needed its memory.",
+        |m| m.weights_evictions.load(Relaxed),
+    ),
 ];
 
 impl Collector for Models {
@@ -93,6 +103,14 @@ impl Collector for Models {
             let counts = models.iter().map(|model| (labels(model), reading(model)));
             encode_samples(&mut encoder, name, help, MetricType::Counter, counts)?;
         }
+        let seconds = |model: &ModelTelemetry| model.weights_load_micros.load(Relaxed) as f64 / 1e6;
+        encode_samples(
+            &mut encoder,
+            "packhorse_weights_load_seconds_total",
+            "Time from the order to copy weights to a device until they were there.",
+            MetricType::Counter,
+            models.iter().map(|model| (labels(model), seconds(model))),
+        )?;
         let accurate = models.iter().filter_map(|model| {
             let family = &model.variant()?.family;
             let labels = with_label(labels(model), "family", family.as_str());

@@ -134,7 +134,7 @@ impl Collector for ReplicaMetrics {
     }
 }
 
-fn of_device(id: &DeviceId) -> [(&'static str, String); 2] {
+pub(super) fn of_device(id: &DeviceId) -> [(&'static str, String); 2] {
     [
         ("node", id.node().to_string()),
         ("device", id.local().to_owned()),

@@ -3,7 +3,9 @@
 use std::{io, sync::Arc, time::Duration};
 
 use packhorse_cluster::Program;
-use packhorse_wire::{Agreement, ClientHandshake, ClientStep, Features, ToWorker};
+use packhorse_wire::{
+    Agreement, ClientHandshake, ClientStep, Features, ToGateway, ToWorker, WeightsReport,
+};
 use socket2::Socket;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
@@ -45,6 +47,8 @@ pub(super) struct Connection {
     program: Arc<Program>,
     in_flight: u32,
     shared: Option<SharedMemory>,
+    /// The place of the program's weights at first, if this gateway decides about it.
+    weights: Option<WeightsReport>,
 }
 
 impl Connection {
@@ -55,7 +59,7 @@ impl Connection {
         limits: &ConnectionLimits,
     ) -> Result<Self, ConnectionError> {
         let mut reader = MessageReader::new(limits.payload);
-        shake_hands(&mut stream, &mut reader, handshake).await?;
+        let (_, weights) = shake_hands(&mut stream, &mut reader, handshake).await?;
         let stream = match stream {
             Either::Left(stream) => {
                 Either::Left(Directions::of_socket(Socket::from(stream.into_std()?))?)
@@ -68,6 +72,7 @@ impl Connection {
             program: Arc::clone(&limits.program),
             in_flight: limits.in_flight,
             shared: None,
+            weights,
         })
     }
 
@@ -79,7 +84,7 @@ impl Connection {
         inputs: &InputMemory,
     ) -> Result<Self, ConnectionError> {
         let mut reader = MessageReader::new(limits.payload);
-        let agreement = shake_hands(&mut socket, &mut reader, handshake).await?;
+        let (agreement, weights) = shake_hands(&mut socket, &mut reader, handshake).await?;
         if !agreement.features.contains(Features::SHARED_MEMORY) {
             return Err(ConnectionError::NoSharedMemory);
         }
@@ -94,6 +99,7 @@ impl Connection {
             program: Arc::clone(&limits.program),
             in_flight: limits.in_flight,
             shared: Some(shared),
+            weights,
         })
     }
 
@@ -111,7 +117,7 @@ impl Connection {
         };
         let (sender, sending, queue) =
             BatchSender::new(self.program, self.in_flight, self.shared, to_worker);
-        report(LinkEvent::Up(sender));
+        report(LinkEvent::Up(sender, self.weights));
         let incoming = Incoming::new(self.reader, Arc::clone(&sending), report);
         let sending = &*sending;
         let exchange = async {
@@ -139,17 +145,25 @@ impl Connection {
     }
 }
 
+/// Performs the handshake. Also returns the worker's first report on the weights, if there are any.
 async fn shake_hands(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     reader: &mut MessageReader,
     mut handshake: ClientHandshake,
-) -> Result<Agreement, ConnectionError> {
+) -> Result<(Agreement, Option<WeightsReport>), ConnectionError> {
     send(stream, &handshake.hello()).await?;
-    loop {
+    let agreement = loop {
         match handshake.handle(reader.message(stream).await?)? {
             ClientStep::Send(message) => send(stream, &message).await?,
-            ClientStep::Accepted(agreement) => return Ok(agreement),
+            ClientStep::Accepted(agreement) => break agreement,
         }
+    };
+    if !agreement.features.contains(Features::RESIDENCY) {
+        return Ok((agreement, None));
+    }
+    match reader.message(stream).await? {
+        ToGateway::Weights(report) => Ok((agreement, Some(report))),
+        _ => Err(ConnectionError::UnexpectedMessage),
     }
 }
 

@@ -157,7 +157,7 @@ async fn open(endpoint: &Endpoint, config: &LinkConfig) -> Result<Connection, Co
     let stream = timeout(OPEN_TIME, connect(endpoint.address))
         .await
         .map_err(|_| ConnectionError::ConnectTimeout(OPEN_TIME))??;
-    let handshake = handshake(endpoint, config, Features::NONE);
+    let handshake = handshake(endpoint, config, Features::RESIDENCY);
     // What does not leave the machine needs no encryption.
     let tls = config.tls.as_deref().filter(|_| !is_of_this_machine(ip));
     let tls = tls.map(current);
@@ -188,7 +188,8 @@ async fn open_locally(
 ) -> Result<Connection, ConnectionError> {
     let opened = timeout(OPEN_TIME, async {
         let stream = connect_locally(path, config.worker_user).await?;
-        let handshake = handshake(endpoint, config, Features::SHARED_MEMORY);
+        let features = Features::SHARED_MEMORY.with(Features::RESIDENCY);
+        let handshake = handshake(endpoint, config, features);
         let limits = limits(endpoint, config);
         Connection::open_locally(stream, handshake, &limits, &endpoint.inputs).await
     });

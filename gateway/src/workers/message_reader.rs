@@ -200,6 +200,7 @@ impl MessageReader {
                     return Poll::Ready(Ok(LinkEvent::BatchFailed(failure)));
                 }
                 ToGateway::Draining => return Poll::Ready(Ok(LinkEvent::Draining)),
+                ToGateway::Weights(report) => return Poll::Ready(Ok(LinkEvent::Weights(report))),
                 ToGateway::Close(reason) => {
                     let reason = printable(&reason);
                     return Poll::Ready(Err(ConnectionError::ClosedWithReason(reason)));

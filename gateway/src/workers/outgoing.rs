@@ -92,6 +92,26 @@ impl BatchSender {
         self.sending.shared.is_some()
     }
 
+    /// Sends an order about the program's weights after the batches before it.
+    pub(crate) fn order(&mut self, order: &ToWorker) {
+        let mut frame = Vec::new();
+        order.encode(&mut frame);
+        let queued = self.sending.queued.load(Ordering::Acquire) > 0;
+        let to_worker = self.to_worker.as_ref().filter(|_| !queued);
+        // The connection is full, or broken: the task waits, or ends it.
+        let sent = to_worker.map_or(0, |to_worker| (&**to_worker).write(&frame).unwrap_or(0));
+        if sent < frame.len() {
+            self.queue(Outgoing::Rest(vec![Bytes::from(frame).slice(sent..)]));
+        }
+    }
+
+    /// Leaves something to the task.
+    fn queue(&mut self, outgoing: Outgoing) {
+        self.sending.queued.fetch_add(1, Ordering::Relaxed);
+        // After the end of the connection nobody receives, and an event tells of the end.
+        let _ = self.queue.send(outgoing);
+    }
+
     /// Sends a batch after those before it. The owner limits their number. What happens to it is told as an event of the link.
     pub(crate) fn send(&mut self, batch: OutgoingBatch) {
         // Only this function adds to the queue: where it is empty, the task does not write.
@@ -101,9 +121,7 @@ impl BatchSender {
             Some(Outgoing::Batch(batch))
         };
         if let Some(rest) = rest {
-            self.sending.queued.fetch_add(1, Ordering::Relaxed);
-            // After the end of the connection nobody receives, and an event tells of the end.
-            let _ = self.queue.send(rest);
+            self.queue(rest);
         }
     }
 

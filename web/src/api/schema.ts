@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 89d585a9335fb355bbd7e1fa399cff400eb39bf81d1598544ed1e8a6235711ce) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 e9c2e3764e4a67d530001310861c9f4ffe430b60f840ad071b298cada42e7c7c) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -221,6 +221,24 @@ export interface components {
          * @enum {string}
          */
         Datatype: "BOOL" | "UINT8" | "UINT16" | "UINT32" | "UINT64" | "INT8" | "INT16" | "INT32" | "INT64" | "FP16" | "BF16" | "FP32" | "FP64" | "BYTES";
+        /** @description The properties of a device whose models can share one worker process, which copies weights to the device as they are needed. */
+        DevicePool: {
+            /**
+             * Format: double
+             * @description The bandwidth from the node's memory to the device, in bytes per second.
+             */
+            host_link_bytes_per_second: number;
+            /**
+             * Format: int32
+             * @description The number of models up to which each rather has a worker process of its own.
+             */
+            own_workers: number;
+            /**
+             * Format: int64
+             * @description The device memory of the process without models, in bytes.
+             */
+            process_bytes: number;
+        };
         /** @description A device as its agent reports it. */
         DeviceReport: {
             /** @description The device's name in its driver or the operating system. */
@@ -239,6 +257,7 @@ export interface components {
             multiprocessors?: number | null;
             /** @description The device's name within the node: the UUID of an NVIDIA GPU, `cpu0`, `sim0`. */
             name: string;
+            pool?: components["schemas"]["DevicePool"] | null;
         };
         /** @description A device of a node. */
         DeviceView: {
@@ -1602,6 +1621,7 @@ export interface components {
             serving: boolean;
             state?: components["schemas"]["ReplicaState"] | null;
             verification?: components["schemas"]["Verification"] | null;
+            weights?: components["schemas"]["WeightsView"] | null;
             /** @description The kind of that process: the replica's own, or one that runs other replicas, too. */
             worker?: components["schemas"]["WorkerKind"];
         };
@@ -1726,6 +1746,11 @@ export interface components {
              */
             version: number;
         };
+        /**
+         * @description The place of a model's weights.
+         * @enum {string}
+         */
+        Residency: "resident" | "warm";
         /** @description The response to `GET /v2/health/live`. */
         ServerLive: {
             /** @description True if the server answers at all. */
@@ -1993,6 +2018,8 @@ export interface components {
              *     unknown.
              */
             memory_bytes?: number | null;
+            /** @description True if the replica is in its device's pool: one process runs all of them, and their weights are on the device as the gateway decides. */
+            pooled?: boolean;
             /** @description The program that the replica runs. */
             program: components["schemas"]["Program"];
             /**
@@ -2019,6 +2046,36 @@ export interface components {
              * @description The number of the change within the epoch.
              */
             revision: number;
+        };
+        /** @description The weights of a replica that shares the memory of its device with more models than fit. */
+        WeightsView: {
+            /**
+             * Format: int64
+             * @description The bytes that leave the device with them; 0 if they stay.
+             */
+            bytes: number;
+            /**
+             * Format: int64
+             * @description The times that they left the device for others since then.
+             */
+            evictions: number;
+            /**
+             * Format: double
+             * @description The time to copy the weights to the device, as the worker measured it, in milliseconds.
+             */
+            load_ms: number;
+            /**
+             * Format: int64
+             * @description The times that they were copied since the gateway connected to the replica.
+             */
+            loads: number;
+            /**
+             * Format: int64
+             * @description The bytes of the device that the weights of all its models may have together; null if there is no limit.
+             */
+            pool_bytes?: number | null;
+            /** @description The place of the weights now: on the device, or in the memory of its node, ready to be copied. */
+            residency: components["schemas"]["Residency"];
         };
         /**
          * @description The kind of a replica's worker process.

@@ -325,6 +325,7 @@ const REPLICAS: readonly Column<ReplicaView>[] = [
   { title: "Compute share", cell: (r) => (r.compute_share_pct ? `${fixed(r.compute_share_pct, 0)} %` : "no limit"), sort: (r) => r.compute_share_pct ?? 100, numeric: true, from: "tablet" },
   { title: "Memory", cell: (r) => bytes(r.memory_bytes), sort: (r) => r.memory_bytes ?? 0, numeric: true, from: "tablet" },
   { title: "Process", cell: (r) => (r.worker === "pool" ? "with others" : "its own"), sort: (r) => r.worker ?? "own", from: "desktop" },
+  { title: "Weights", cell: (r) => (r.weights?.residency === "warm" ? "ready to be copied" : "on the device"), sort: (r) => r.weights?.residency ?? "resident", from: "desktop" },
   { title: "Restarts", cell: (r) => fixed(r.restarts, 0), sort: (r) => r.restarts, numeric: true, from: "tablet" },
   { title: "Why", cell: (r) => <span className="muted">{r.reason}</span>, from: "desktop", grow: true },
 ];

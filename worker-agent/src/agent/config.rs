@@ -8,7 +8,7 @@ use std::{
 };
 
 use clap::{Parser, ValueEnum, value_parser};
-use packhorse_cluster::{IdError, NodeName, ProfileError, ProfileTable};
+use packhorse_cluster::{ByteCount, IdError, NodeName, ProfileError, ProfileTable};
 use packhorse_service::{
     DataHome, Libtorch, LibtorchBuild, LogOptions, SupervisorOptions, SystemUser,
 };
@@ -29,6 +29,8 @@ Examples:
       Offers this machine's GPUs, or its CPU if it has none, to the gateway on this machine.
   packhorse-agent --devices simulated:V100-SXM2-16GB:4 --profiles v100.csv
       Offers four simulated GPUs whose workers take as long as the profiles say.
+  packhorse-agent --devices cpu --device-memory cpu0=4GiB
+      Offers the CPU with 4 GiB of memory, below which the weights stay of however many models.
   packhorse-agent --gateway http://10.0.0.1:8081 --token-file /etc/packhorse/agent-token \\
       --listen-address 10.0.0.2 --link-secret-file /etc/packhorse/link-secret
       Works for a gateway on another machine.
@@ -88,14 +90,21 @@ pub(super) struct Options {
     #[arg(long, env = "PACKHORSE_LIBTORCH", value_name = "DIR")]
     pub(super) libtorch: Option<PathBuf>,
 
-    /// Most replicas of a CPU with a worker process of their own; further ones share one process
+    /// Memory of devices, separated by commas, such as cpu0=4GiB: less than they have [default: all that this process may use]. The process that many
+    /// models of a CPU share keeps weights within it
     #[arg(
         long,
-        env = "PACKHORSE_OWN_WORKERS",
-        value_name = "REPLICAS",
-        default_value_t = 8
+        env = "PACKHORSE_DEVICE_MEMORY",
+        value_name = "NAME=SIZE",
+        value_delimiter = ',',
+        value_parser = parse_device_memory
     )]
-    pub(super) own_workers: u32,
+    pub(super) device_memory: Vec<(String, ByteCount)>,
+
+    /// Models of a CPU up to which each has a worker process of its own; where there are more, they share one, which has the weights in memory that are asked
+    /// for, and computes one batch at a time [default: 8, or the threads of the CPU if they are more]
+    #[arg(long, env = "PACKHORSE_OWN_WORKERS", value_name = "MODELS")]
+    pub(super) own_workers: Option<u32>,
 
     /// Sharing of GPUs through MPS: auto starts a daemon for each GPU; off starts none, so that replicas time-slice a GPU unless the
     /// environment names a running daemon
@@ -197,8 +206,10 @@ pub(super) struct Settings {
     pub(super) worker: PathBuf,
     /// The workers' libtorch; `None` if the loader finds it by itself.
     pub(super) libtorch: Option<Libtorch>,
-    /// The most replicas of a CPU with a process of their own.
-    pub(super) own_workers: u32,
+    /// The memory of devices, by their names, where it is less than they have.
+    pub(super) device_memory: Vec<(String, ByteCount)>,
+    /// The number of models of a CPU up to which each has a process of its own, if it is given.
+    pub(super) own_workers: Option<u32>,
     /// The use of MPS.
     pub(super) mps: MpsMode,
     /// The program of the MPS control daemon.
@@ -325,6 +336,7 @@ impl Options {
                 .map_or(Ok(ProfileTable::default()), read_profiles)?,
             worker: check_readable("worker", &worker)?,
             libtorch,
+            device_memory: self.device_memory,
             own_workers: self.own_workers,
             mps: self.mps,
             mps_control: self.mps_control,
@@ -387,6 +399,14 @@ fn read_profiles(path: &Path) -> Result<ProfileTable, ConfigError> {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Reads NAME=SIZE.
+fn parse_device_memory(text: &str) -> Result<(String, ByteCount), String> {
+    let parts = text.split_once('=');
+    let (name, size) = parts.ok_or("expected NAME=SIZE, such as cpu0=4GiB")?;
+    let size = size.parse::<ByteCount>().map_err(|e| e.to_string())?;
+    Ok((name.to_owned(), size))
 }
 
 /// Returns an IP address, or the first one that a name has now.

@@ -8,6 +8,7 @@
 //! adopts the MPS daemons of the GPUs.
 
 mod artifact_cache;
+mod blame_file;
 mod config;
 mod environment;
 mod fence_file;

@@ -3,6 +3,7 @@
 use std::{io, path::PathBuf, time::Duration};
 
 use packhorse_api::agent::{LeaseRequest, ProtocolRange};
+use packhorse_cluster::ByteCount;
 use packhorse_cluster::Time;
 use packhorse_reconcile::{Action, Event, Limits, Reconciler};
 use packhorse_service::Supervisor;
@@ -48,6 +49,16 @@ pub(super) enum AgentError {
     /// The state folder cannot be used.
     #[error(transparent)]
     State(#[from] OpenStateError),
+    /// The memory of a device cannot be what the flag says.
+    #[error("--device-memory {name}={memory}: {reason}")]
+    DeviceMemory {
+        /// The device's name.
+        name: String,
+        /// The memory.
+        memory: ByteCount,
+        /// The reason.
+        reason: String,
+    },
     /// The devices cannot be found.
     #[error(transparent)]
     Devices(#[from] DiscoverError),
@@ -68,6 +79,42 @@ pub(super) enum AgentError {
     Client(#[from] ClientError),
 }
 
+/// Returns the devices of this node, with the memory that they offer.
+fn discover(settings: &Settings) -> Result<Vec<Device>, AgentError> {
+    let mut devices = settings.devices.discover(&settings.profiles)?;
+    for (place, (name, memory)) in settings.device_memory.iter().enumerate() {
+        let mut before = settings.device_memory[..place].iter();
+        if before.any(|(other, _)| other == name) {
+            return Err(AgentError::DeviceMemory {
+                name: name.clone(),
+                memory: *memory,
+                reason: "the memory of this device is given twice".to_owned(),
+            });
+        }
+        limit_memory(&mut devices, name, *memory)?;
+    }
+    Ok(devices)
+}
+
+/// Has a device offer less memory than it has.
+fn limit_memory(devices: &mut [Device], name: &str, memory: ByteCount) -> Result<(), AgentError> {
+    let error = |reason| AgentError::DeviceMemory {
+        name: name.to_owned(),
+        memory,
+        reason,
+    };
+    let names: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
+    let names = names.join(", ");
+    let device = devices.iter_mut().find(|device| device.name == name);
+    let device =
+        device.ok_or_else(|| error(format!("this node has no such device; it has {names}")))?;
+    if memory > device.memory {
+        return Err(error(format!("the device has {}", device.memory)));
+    }
+    device.memory = memory;
+    Ok(())
+}
+
 /// Runs the agent until SIGINT or SIGTERM, or until its supervisor is gone. Workers are left to the next agent, or stopped if the settings say so.
 ///
 /// # Errors
@@ -77,7 +124,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     let interrupt = signal(SignalKind::interrupt()).map_err(system("waiting for SIGINT"))?;
     let terminate = signal(SignalKind::terminate()).map_err(system("waiting for SIGTERM"))?;
     let mut folder = StateFolder::open(&settings.state_dir)?;
-    let devices = settings.devices.discover(&settings.profiles)?;
+    let devices = discover(&settings)?;
     share_with_workers(&mut folder, &settings, &devices)?;
     for device in &devices {
         tracing::info!(device.name, device.kind = %device.kind, device.memory = %device.memory, "device found");
@@ -89,7 +136,9 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     let request = LeaseRequest {
         instance: folder.instance().map_err(OpenStateError::from)?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        devices: devices.iter().map(Device::report).collect(),
+        devices: { devices.iter() }
+            .map(|device| device.report(settings.own_workers))
+            .collect(),
         protocol: ProtocolRange::SUPPORTED,
         cluster_id: None,
         highest_epoch: 0,

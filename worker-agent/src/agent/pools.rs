@@ -18,6 +18,7 @@ use tokio::{
 };
 
 use crate::{
+    blame_file::BlameFile,
     process::{Process, ProcessFailure, Signaller},
     status_watch::StatusWatch,
     worker_user::WorkerUser,
@@ -35,11 +36,8 @@ pub(super) struct Pools {
     workers: BTreeMap<String, PoolWorker>,
     /// The number of the last start of a member.
     last_start: u64,
-    blamed: Blamed,
+    blamed: Arc<BlameFile>,
 }
-
-/// The number of ends of pool workers that each model is blamed for.
-type Blamed = Arc<Mutex<BTreeMap<ModelId, u32>>>;
 
 /// A pool worker.
 #[derive(Debug)]
@@ -83,18 +81,18 @@ impl Member {
 
 impl Pools {
     /// Creates the node's set of pool workers, which is empty, for processes of this user.
-    pub(super) fn new(worker_user: WorkerUser) -> Self {
+    pub(super) fn new(worker_user: WorkerUser, blamed: BlameFile) -> Self {
         Self {
             worker_user,
             workers: BTreeMap::new(),
             last_start: 0,
-            blamed: Blamed::default(),
+            blamed: Arc::new(blamed),
         }
     }
 
     /// Returns true if a model may run beside others in one process.
     pub(super) fn admits(&self, model: &ModelId) -> bool {
-        lock(&self.blamed).get(model).copied().unwrap_or(0) < MOST_BLAMED
+        self.blamed.ends(model) < MOST_BLAMED
     }
 
     /// Returns true if the device has a pool worker that has not ended.
@@ -134,10 +132,8 @@ impl Pools {
             };
             tracing::info!(pid = process.pid(), cause = %end.cause, "pool worker ended");
             for model in &end.blamed {
-                let mut blamed = lock(&blamed);
-                let times = blamed.entry(model.clone()).or_default();
-                *times = times.saturating_add(1);
-                tracing::warn!(model.name = %model, times = *times, "a pool worker ended while it worked for a model");
+                let times = blamed.blame(model);
+                tracing::warn!(model.name = %model, times, "a pool worker ended while it worked for a model");
             }
             // Without members nobody listens.
             let _ = ended.send(Some(end));

@@ -1,8 +1,8 @@
 //! The agent's state folder: `artifacts/`; `replicas/ID/`, `profiles/KIND/MODEL/` and `inspections/MODEL/`, which are hand-over folders with
 //! an additional `wanted.json`, from which a later agent reads why the worker was started, and `user`, as which user where that is not
 //! the agent's; `pools/DEVICE/`, the hand-over folders of pool workers, with such a folder for each member in them; `mps/`, the folders of the MPS daemons;
-//! `simulated/`, those of simulated devices; `locks/`, the files whose locks give the workers of a device their turns; and `cluster.json`,
-//! the cluster that the agent obeys. A folder has one agent.
+//! `simulated/`, those of simulated devices; `locks/`, the files whose locks give the workers of a device their turns; `cluster.json`,
+//! the cluster that the agent obeys; and `blamed.json`, the models that ended pool workers. A folder has one agent.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ use packhorse_service::{StateDir, StateDirError};
 use packhorse_worker_agent::handoff::{Handoff, read_regular, write_new};
 use serde::{Deserialize, Serialize};
 
-use crate::{fence_file::FenceFile, worker_user::WorkerUser};
+use crate::{blame_file::BlameFile, fence_file::FenceFile, worker_user::WorkerUser};
 
 const INSTANCE_DIGITS: usize = 32;
 /// The folders of hand-over folders.
@@ -143,6 +143,11 @@ impl StateFolder {
         let instance = format!("{:0INSTANCE_DIGITS$x}", rand::random::<u128>());
         self.dir.write("instance", instance.as_bytes())?;
         Ok(instance)
+    }
+
+    /// Returns the file with the models that ended pool workers.
+    pub(super) fn blame_file(&self) -> BlameFile {
+        BlameFile::open(Arc::clone(&self.dir))
     }
 
     /// Returns the file with the cluster that the agent obeys.

@@ -87,7 +87,7 @@ impl Workers {
         events: mpsc::Sender<Event>,
     ) -> Self {
         Self {
-            pools: Pools::new(folder.worker_user().clone()),
+            pools: Pools::new(folder.worker_user().clone(), folder.blame_file()),
             settings,
             folder,
             devices,
@@ -172,8 +172,9 @@ impl Workers {
         Ok(pid)
     }
 
-    /// Returns the device and the replica of a task that a pool worker does; `None` if it gets a process of its own: the first replicas of a
-    /// device, those of other devices than CPUs, those that share a backbone, and models that have ended a pool worker before.
+    /// Returns the device and the replica of a task that a pool worker does; `None` if it gets a process of its own: what the gateway does not want in a pool
+    /// and is among the first replicas of a device, those of other devices than CPUs, those that share a backbone, and models that have ended a pool
+    /// worker before.
     fn pooled<'a>(&'a self, task: &'a Task) -> Option<(&'a Device, &'a WantedReplica)> {
         let Task::Serve(replicas) = task else {
             return None;
@@ -185,13 +186,17 @@ impl Workers {
         {
             return None;
         }
+        if replica.pooled {
+            return Some((device, replica));
+        }
         let others = self.running.iter().filter(|(id, running)| {
             **id != task.id()
                 && matches!(id, TaskId::Replica(_))
                 && running.member.is_none()
                 && running.device.as_ref() == Some(&device.name)
         });
-        (others.count() >= self.settings.own_workers as usize).then_some((device, replica))
+        let own_workers = device.own_workers(self.settings.own_workers) as usize;
+        (others.count() >= own_workers).then_some((device, replica))
     }
 
     /// Begins a member of the device's pool worker, which is started if there is none.
@@ -211,7 +216,10 @@ impl Workers {
         let handoff = handoff.map_err(StartError::Folder)?;
         handoff.write_task(&MemberTask {
             replica: replica.id,
-            execution: self.execution(&replica.program, None, Some(device), cache),
+            execution: Execution {
+                parks: replica.pooled,
+                ..self.execution(&replica.program, None, Some(device), cache)
+            },
             batch_size: replica.batch_size,
         })?;
         let user = folder.worker_user();
@@ -232,6 +240,7 @@ impl Workers {
             links: self.links(),
             pipeline: self.settings.pipeline.for_backend(device.backend),
             batch_limit_ms: self.batch_limit_ms(),
+            memory_limit: Some(device.memory),
             reads: vec![self.folder.artifacts()],
             writes: lock.parent().map(Path::to_owned).into_iter().collect(),
         })?;
@@ -367,6 +376,7 @@ impl Workers {
             threads: device.map_or(1, |device| threads(device, compute_share)),
             pipeline: self.settings.pipeline.for_backend(backend),
             optimize: self.settings.pipeline.optimize,
+            parks: false,
         }
     }
 

@@ -9,7 +9,7 @@ pub use nvidia::Monitor;
 use std::str::FromStr;
 
 use packhorse_api::agent::DeviceReport;
-use packhorse_cluster::{ByteCount, DeviceKind, IdError, ProfileTable};
+use packhorse_cluster::{ByteCount, DeviceKind, DevicePool, IdError, ProfileTable};
 
 /// A device of this node.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,15 +39,37 @@ pub enum Backend {
     Simulated,
 }
 
+/// The number of models of a CPU up to which each has a worker process of its own, also where it has fewer threads.
+const OWN_WORKERS: u32 = 8;
+
+/// The speed at which weights on a CPU come back, in bytes per second: they are mapped, not copied. A worker reports what it measures; this is for plans
+/// before that.
+const MAPPED_BYTES_PER_SECOND: f64 = 50e9;
+
+/// The memory of a process on a CPU that no program has: the libraries, which profiles do not count because processes share them. Measured by
+/// `worker-agent/tests/worker/parking.rs`.
+const SHARED_BY_PROCESS: ByteCount = ByteCount::new(192 << 20);
+
 impl Device {
-    /// Returns the message about the device to the gateway.
-    pub fn report(&self) -> DeviceReport {
+    /// Returns the number of models up to which each has a worker process of its own, unless another is given: a process that models share computes one batch at
+    /// a time, and processes of their own as many as there are threads.
+    pub fn own_workers(&self, given: Option<u32>) -> u32 {
+        given.unwrap_or_else(|| OWN_WORKERS.max(self.multiprocessors.unwrap_or(0)))
+    }
+
+    /// Returns the message about the device to the gateway. `own_workers` is what [`Device::own_workers`] takes.
+    pub fn report(&self, own_workers: Option<u32>) -> DeviceReport {
         DeviceReport {
             name: self.name.clone(),
             kind: self.kind.clone(),
             memory_bytes: self.memory,
             multiprocessors: self.multiprocessors,
             description: self.description.clone(),
+            pool: (self.backend == Backend::Cpu).then_some(DevicePool {
+                host_link_bytes_per_second: MAPPED_BYTES_PER_SECOND,
+                process: SHARED_BY_PROCESS,
+                own_workers: self.own_workers(own_workers),
+            }),
         }
     }
 }
@@ -278,6 +300,27 @@ mod tests {
     }
 
     #[test]
+    fn as_many_models_as_threads_have_processes_of_their_own_but_at_least_eight() {
+        let cpu = |threads| Device {
+            name: "cpu0".to_owned(),
+            kind: "cpu-x".parse().unwrap(),
+            memory: ByteCount::new(1 << 30),
+            multiprocessors: threads,
+            description: String::new(),
+            backend: Backend::Cpu,
+        };
+        for (threads, given, expected) in [
+            (Some(2), None, 8),
+            (Some(64), None, 64),
+            (None, None, 8),
+            (Some(64), Some(0), 0),
+        ] {
+            let pool = cpu(threads).report(given).pool.unwrap();
+            assert_eq!(pool.own_workers, expected, "{threads:?} {given:?}");
+        }
+    }
+
+    #[test]
     fn every_device_can_be_reported_and_named_in_a_plan() {
         let devices = "auto"
             .parse::<DeviceChoice>()
@@ -285,7 +328,7 @@ mod tests {
             .discover(&ProfileTable::default());
         for device in devices.unwrap() {
             let id = packhorse_cluster::DeviceId::new("n".parse().unwrap(), &device.name);
-            assert_eq!(id.unwrap().local(), device.report().name);
+            assert_eq!(id.unwrap().local(), device.report(None).name);
             assert!(device.memory > ByteCount::ZERO);
         }
     }

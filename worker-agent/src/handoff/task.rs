@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::ValueEnum;
-use packhorse_cluster::{ComputeShare, DeviceKind, Program, ReplicaId};
+use packhorse_cluster::{ByteCount, ComputeShare, DeviceKind, Program, ReplicaId};
 use packhorse_tls::{LinkTls, ServerFiles};
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +62,9 @@ pub struct PoolTask {
     pub pipeline: PipelineSettings,
     /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
     pub batch_limit_ms: u64,
+    /// The memory that the process may have, with the weights of its programs on the device; `None` for as much as there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit: Option<ByteCount>,
     /// The files and folders that the programs of the device read, such as the folder of their artifacts.
     pub reads: Vec<PathBuf>,
     /// The files and folders that they write, besides the hand-over folder.
@@ -113,6 +116,9 @@ pub struct Execution {
     /// The optimization of the program.
     #[serde(default)]
     pub optimize: Optimize,
+    /// True if the program's weights may leave the device while others need its memory.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub parks: bool,
 }
 
 /// The optimization of a TorchScript program when it is loaded: it is frozen and rewritten to the operators that are fastest on its device, and on a

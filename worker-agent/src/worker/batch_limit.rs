@@ -9,10 +9,11 @@
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU32, Ordering},
         mpsc,
     },
+    thread,
     time::Duration,
 };
 
@@ -33,6 +34,8 @@ pub(crate) struct BatchLimit {
     /// The bytes of a row of the synthetic inputs. Batches of longer rows do not change the limit.
     bytes_per_row: u64,
     shortages: mpsc::Sender<MemoryShortage>,
+    /// The start of the search, which takes a thread, and which most workers never need.
+    start: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 /// A batch for which there was not enough memory.
@@ -53,6 +56,7 @@ impl BatchLimit {
             rows: AtomicU32::new(limit.unwrap_or(u32::MAX)),
             bytes_per_row,
             shortages,
+            start: Mutex::default(),
         };
         (Arc::new(limit), receiver)
     }
@@ -73,6 +77,10 @@ impl BatchLimit {
             return;
         };
         self.rows.fetch_min(smaller, Ordering::Relaxed);
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(start) = { start }.take() {
+            thread::spawn(start);
+        }
         // The search has ended if the process is about to end.
         let _ = self.shortages.send(MemoryShortage {
             rows,
@@ -110,8 +118,20 @@ pub(crate) struct BatchLimitSearch {
 }
 
 impl BatchLimitSearch {
+    /// Has the search begin with the first shortage of the limit.
+    pub(crate) fn run_when_needed(
+        self,
+        limit: &BatchLimit,
+        shortages: mpsc::Receiver<MemoryShortage>,
+        found: impl Fn(u32) + Send + 'static,
+    ) {
+        let start = move || self.run(shortages, found);
+        let mut starts = limit.start.lock().unwrap_or_else(PoisonError::into_inner);
+        *starts = Some(Box::new(start));
+    }
+
     /// Searches after each shortage, as long as batches are computed and the limit is there, and calls `found` with each new limit.
-    pub(crate) fn run(&self, shortages: mpsc::Receiver<MemoryShortage>, found: impl Fn(u32)) {
+    fn run(&self, shortages: mpsc::Receiver<MemoryShortage>, found: impl Fn(u32)) {
         let mut smallest = u32::MAX;
         for shortage in shortages {
             // Of several failed batches in flight, only one is searched.

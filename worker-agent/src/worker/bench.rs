@@ -155,6 +155,7 @@ fn execution(options: &BenchOptions) -> Result<Execution, String> {
                 None => options.cuda_device.is_some() && !options.defaults,
             },
         },
+        parks: false,
         optimize: if options.defaults {
             Optimize::Off
         } else {

@@ -34,6 +34,7 @@ use crate::{
     link_stream::{self, LinkReader, LinkStream, WRITE_LIMIT},
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
     proofs::Proofs,
+    residency::MemberWeights,
     semaphore::Semaphore,
     shared_memory::SharedMemory,
 };
@@ -70,6 +71,8 @@ pub(super) struct Link {
     pub(super) batches: Arc<Semaphore>,
     /// The connections that have completed their handshake.
     pub(super) open: Arc<OpenConnections>,
+    /// The weights of the program, if gateways decide about them.
+    pub(super) weights: Option<Arc<MemberWeights>>,
     /// True if gateways of the worker's group may connect on this host, whatever their user.
     pub(super) for_group: bool,
 }
@@ -82,7 +85,16 @@ pub(super) struct OpenConnections(Mutex<Open>);
 struct Open {
     draining: bool,
     next_key: u64,
-    answers: BTreeMap<u64, mpsc::Sender<Answer>>,
+    connections: BTreeMap<u64, OpenConnection>,
+    /// The weights of the program, if gateways decide about them.
+    weights: Option<Arc<MemberWeights>>,
+}
+
+/// A connection that has completed its handshake.
+struct OpenConnection {
+    answers: mpsc::Sender<Answer>,
+    /// The number of orders about the weights that were carried out; `None` if this gateway gives none.
+    orders: Option<u32>,
 }
 
 impl OpenConnections {
@@ -90,9 +102,44 @@ impl OpenConnections {
     pub(super) fn drain(&self) {
         let mut open = self.0.lock().expect("no holder panics");
         open.draining = true;
-        for answers in open.answers.values() {
-            let _ = answers.send(Answer::without_batch(ToGateway::Draining));
+        for connection in open.connections.values() {
+            let draining = Answer::without_batch(ToGateway::Draining);
+            let _ = connection.answers.send(draining);
         }
+    }
+
+    /// Sets the weights that gateways are told of.
+    pub(super) fn set_weights(&self, weights: &Arc<MemberWeights>) {
+        self.0.lock().expect("no holder panics").weights = Some(Arc::clone(weights));
+    }
+
+    /// Tells all gateways that decide about the weights where these are. Returns false if there are none.
+    pub(super) fn report_weights(&self) -> bool {
+        let open = self.0.lock().expect("no holder panics");
+        let Some(weights) = open.weights.clone() else {
+            return false;
+        };
+        let told = open.connections.values();
+        let told = told.filter_map(|open| Some((open.answers.clone(), open.orders?)));
+        let told: Vec<_> = told.collect();
+        drop(open);
+        let is_told = !told.is_empty();
+        for (answers, orders) in told {
+            let report = ToGateway::Weights(weights.report(orders));
+            let _ = answers.send(Answer::without_batch(report));
+        }
+        is_told
+    }
+
+    /// Counts an order of a connection that was carried out, and tells of it.
+    fn ordered(&self, key: u64) {
+        let mut open = self.0.lock().expect("no holder panics");
+        let connection = open.connections.get_mut(&key);
+        if let Some(orders) = connection.and_then(|connection| connection.orders.as_mut()) {
+            *orders = orders.wrapping_add(1);
+        }
+        drop(open);
+        self.report_weights();
     }
 
     /// Returns true if all gateways are told to send no more batches.
@@ -101,14 +148,15 @@ impl OpenConnections {
     }
 
     /// Adds a connection and returns its key; `None` if the worker is draining.
-    fn add(&self, answers: mpsc::Sender<Answer>) -> Option<u64> {
+    fn add(&self, answers: mpsc::Sender<Answer>, decides_about_weights: bool) -> Option<u64> {
         let mut open = self.0.lock().expect("no holder panics");
         if open.draining {
             return None;
         }
         let key = open.next_key;
         open.next_key += 1;
-        open.answers.insert(key, answers);
+        let orders = decides_about_weights.then_some(0);
+        { &mut open.connections }.insert(key, OpenConnection { answers, orders });
         Some(key)
     }
 
@@ -116,7 +164,7 @@ impl OpenConnections {
         self.0
             .lock()
             .expect("no holder panics")
-            .answers
+            .connections
             .remove(&key);
     }
 }
@@ -309,7 +357,7 @@ fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
     let mut receiver = Receiver::new(stream);
     let agreement = shake_hands(&mut receiver, stream, link).map_err(|e| close(stream, e))?;
     let LinkStream::Local(socket) = stream else {
-        return exchange_batches(receiver, stream, None, link);
+        return exchange_batches(receiver, stream, agreement, None, link);
     };
     if !agreement.features.contains(Features::SHARED_MEMORY) {
         return Err(close(stream, ConnectionError::NoSharedMemory));
@@ -319,7 +367,7 @@ fn try_serve(stream: &LinkStream, link: &Link) -> Result<(), ConnectionError> {
     let pipes = LinkStream::Pipes(pipes);
     let receiver = Receiver::new(&pipes);
     let shared = Arc::new(shared);
-    let outcome = exchange_batches(receiver, &pipes, Some(&shared), link);
+    let outcome = exchange_batches(receiver, &pipes, agreement, Some(&shared), link);
     if outcome.is_err() {
         linger(&pipes);
     }
@@ -336,18 +384,26 @@ fn close(stream: &LinkStream, error: ConnectionError) -> ConnectionError {
 fn exchange_batches(
     mut receiver: Receiver<'_>,
     stream: &LinkStream,
+    agreement: Agreement,
     shared: Option<&Arc<SharedMemory>>,
     link: &Link,
 ) -> Result<(), ConnectionError> {
     let (answers, to_answer) = mpsc::channel();
-    let Some(key) = link.open.add(answers.clone()) else {
+    let decides = agreement.features.contains(Features::RESIDENCY);
+    let Some(key) = link.open.add(answers.clone(), decides) else {
         return Err(close(stream, ConnectionError::Draining));
     };
+    if let Some(weights) = link.weights.as_ref().filter(|_| decides) {
+        // They may have moved since the handshake.
+        let report = ToGateway::Weights(weights.report(0));
+        let _ = answers.send(Answer::without_batch(report));
+    }
     let broken = Arc::new(AtomicBool::new(false));
     let writer = Arc::new(AnswerWriter::new(stream, shared.cloned()));
     let outcome = thread::scope(|scope| {
         scope.spawn(|| writer.send_all(stream, to_answer, &broken));
         let answering = Answering {
+            key,
             answers: &answers,
             writer: &writer,
             broken: &broken,
@@ -420,10 +476,13 @@ fn shake_hands(
     stream: &LinkStream,
     link: &Link,
 ) -> Result<Agreement, ConnectionError> {
-    let features = match stream {
+    let mut features = match stream {
         LinkStream::Local(_) => Features::SHARED_MEMORY,
         _ => Features::NONE,
     };
+    if link.weights.is_some() {
+        features = features.with(Features::RESIDENCY);
+    }
     // The thread's generator is cryptographic and seeded by the operating system.
     let hello = Hello::new(features, rand::random());
     let mut handshake = ServerHandshake::new(link.proofs.secret.clone(), hello, link.identity);
@@ -436,6 +495,11 @@ fn shake_hands(
             ServerStep::Send(challenge) => send(stream, &challenge, &[])?,
             ServerStep::Accept(accept, agreement) => {
                 send(stream, &accept, &[])?;
+                if let Some(weights) = &link.weights
+                    && agreement.features.contains(Features::RESIDENCY)
+                {
+                    send(stream, &ToGateway::Weights(weights.report(0)), &[])?;
+                }
                 receiver.reader.get_mut().set_limit(None)?;
                 return Ok(agreement);
             }
@@ -445,6 +509,8 @@ fn shake_hands(
 
 /// The answering half of a connection, of which each reply has a part.
 struct Answering<'a> {
+    /// The connection's key.
+    key: u64,
     answers: &'a mpsc::Sender<Answer>,
     writer: &'a Arc<AnswerWriter>,
     broken: &'a Arc<AtomicBool>,
@@ -477,6 +543,17 @@ fn receive_batches(
                     continue;
                 }
                 return Err(ConnectionError::Release(batch.0));
+            }
+            (order @ (ToWorker::Load | ToWorker::Unload), _) => {
+                let weights = link.weights.as_ref();
+                let weights = weights.ok_or(ConnectionError::NoBatch)?;
+                if order == ToWorker::Load {
+                    weights.load();
+                } else {
+                    weights.unload();
+                }
+                link.open.ordered(answering.key);
+                continue;
             }
             _ => return Err(ConnectionError::NoBatch),
         };
@@ -545,6 +622,11 @@ fn receive_batch(
         Payload::Shared(memory, ranges) => memory
             .load(ranges, &header.inputs, &mut *batch)
             .map_err(|OutOfRange| ConnectionError::OutOfRange(header.id.0))?,
+    }
+    if link.weights.as_ref().is_some_and(|weights| !weights.load()) {
+        let message = "there is no room for the weights of its program".to_owned();
+        reply.send_failure_kind(FailureKind::NotBegun, message);
+        return Ok(());
     }
     let received_at = now();
     let received = ReceivedBatch {

@@ -95,6 +95,7 @@ fn read(options: &InspectOptions) -> Result<Execution, String> {
         threads: 1,
         pipeline: PipelineSettings::default(),
         optimize: Optimize::Off,
+        parks: false,
     })
 }
 

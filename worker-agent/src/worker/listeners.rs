@@ -4,26 +4,18 @@ use std::{
     fs::{self, Permissions},
     io,
     net::{SocketAddr, TcpListener},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::{fs::PermissionsExt as _, net::UnixListener},
-    },
+    os::unix::{fs::PermissionsExt as _, net::UnixListener},
     path::Path,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
-    time::Duration,
+    sync::Arc,
 };
 
 use packhorse_cluster::ReplicaId;
 use packhorse_reconcile::AlsoListening;
 use packhorse_worker_agent::handoff::LinkSettings;
-use socket2::SockRef;
 
 use crate::{
-    connection::{self, Link},
+    acceptor::{Accepting, Acceptor, Listener},
+    connection::Link,
     executor::StartError,
     semaphore::Semaphore,
 };
@@ -38,8 +30,7 @@ pub(crate) struct Listeners {
 
 /// The listening of a replica, which ends when this is dropped.
 pub(crate) struct Listening {
-    sockets: Vec<OwnedFd>,
-    ended: Arc<AtomicBool>,
+    _sockets: Vec<Accepting>,
 }
 
 impl Listeners {
@@ -76,39 +67,19 @@ impl Listeners {
     /// Accepts connections from anywhere, and those of this host.
     ///
     /// # Errors
-    /// There are no free file descriptors.
+    /// The kernel watches no more sockets.
     pub(crate) fn accept(
         self,
+        acceptor: &Arc<Acceptor>,
         link: &Arc<Link>,
         connections: &Arc<Semaphore>,
     ) -> io::Result<Listening> {
-        let mut listening = Listening {
-            sockets: vec![self.anywhere.as_fd().try_clone_to_owned()?],
-            ended: Arc::default(),
-        };
-        if let Some((listener, _)) = &self.local {
-            listening
-                .sockets
-                .push(listener.as_fd().try_clone_to_owned()?);
-        }
-        let (anywhere, ended) = (self.anywhere, &listening.ended);
-        let accept = move || anywhere.accept().map(|(stream, _)| stream);
-        spawn_accept(accept, connection::serve, link, connections, ended);
+        let mut sockets =
+            vec![acceptor.accept(Listener::Anywhere(self.anywhere), link, connections)?];
         if let Some((listener, _)) = self.local {
-            let accept = move || listener.accept().map(|(stream, _)| stream);
-            spawn_accept(accept, connection::serve_local, link, connections, ended);
+            sockets.push(acceptor.accept(Listener::Local(listener), link, connections)?);
         }
-        Ok(listening)
-    }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.ended.store(true, Ordering::Relaxed);
-        for socket in &self.sockets {
-            // The thread that waits for a connection is woken.
-            let _ = SockRef::from(socket).shutdown(std::net::Shutdown::Both);
-        }
+        Ok(Listening { _sockets: sockets })
     }
 }
 
@@ -139,35 +110,4 @@ fn listen_locally(socket: String, for_group: bool) -> Option<(UnixListener, Stri
             None
         }
     }
-}
-
-fn spawn_accept<S: Send + 'static>(
-    accept: impl Fn() -> io::Result<S> + Send + 'static,
-    serve: fn(S, &Link),
-    link: &Arc<Link>,
-    connections: &Arc<Semaphore>,
-    ended: &Arc<AtomicBool>,
-) {
-    let (link, connections) = (Arc::clone(link), Arc::clone(connections));
-    let ended = Arc::clone(ended);
-    thread::spawn(move || {
-        loop {
-            let permit = connections.acquire();
-            match accept() {
-                _ if ended.load(Ordering::Relaxed) => return,
-                Ok(stream) => {
-                    let link = Arc::clone(&link);
-                    thread::spawn(move || {
-                        serve(stream, &link);
-                        drop(permit);
-                    });
-                }
-                Err(error) => {
-                    // Most likely there are no free file descriptors, and a later attempt succeeds.
-                    tracing::error!(%error, "cannot accept a connection");
-                    thread::sleep(Duration::from_millis(100));
-                }
-            }
-        }
-    });
 }

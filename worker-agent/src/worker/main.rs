@@ -8,6 +8,7 @@
 //! their inputs, and one that answers; between them are the stages of the pipeline. While one batch computes, the next is received and
 //! the last is answered. A watchdog ends the process when a program does not return.
 
+mod acceptor;
 mod answer_writer;
 mod batch_limit;
 mod bench;
@@ -26,6 +27,7 @@ mod pool;
 mod process_memory;
 mod profile;
 mod proofs;
+mod residency;
 mod semaphore;
 mod serve;
 mod shared_memory;
@@ -113,6 +115,9 @@ fn main() {
     if matches!(cli.command, Command::Operators(_)) {
         // Before this process belongs to root in /proc.
         inspect::yield_to_others();
+    }
+    if let Command::Pool(_) = &cli.command {
+        executor::prepare_parking();
     }
     if let Command::Serve(options)
     | Command::Pool(options)

@@ -134,6 +134,7 @@ impl LoadedProgram {
                 ..PipelineSettings::default()
             },
             optimize: Optimize::default(),
+            parks: false,
         };
         let started = executor::start(&execution, task.batch_size, WarmUpSizes::PowersOfTwo)
             .map_err(|e| e.reason)?;

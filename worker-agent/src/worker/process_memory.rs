@@ -15,6 +15,16 @@ fn shared_of(status: &str) -> Option<ByteCount> {
     Some(field(status, "VmRSS:")?.saturating_sub(field(status, "RssAnon:")?))
 }
 
+/// Returns the resident memory.
+pub(crate) fn resident() -> Option<ByteCount> {
+    field(&status()?, "VmRSS:")
+}
+
+/// Returns the anonymous memory, which no file has.
+pub(crate) fn anonymous() -> Option<ByteCount> {
+    field(&status()?, "RssAnon:")
+}
+
 /// Returns the largest resident memory so far.
 pub(crate) fn peak_resident() -> Option<ByteCount> {
     field(&status()?, "VmHWM:")

@@ -52,6 +52,17 @@ impl Semaphore {
         Permit(Arc::clone(self))
     }
 
+    /// Returns a permit; `None` if all are held.
+    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+        let mut count = self.lock();
+        if count.held >= self.permits {
+            return None;
+        }
+        count.held += 1;
+        count.acquired += 1;
+        Some(Permit(Arc::clone(self)))
+    }
+
     /// Waits until no permit is held. Returns false if that takes longer than `limit`.
     pub(crate) fn wait_until_idle(&self, limit: Duration) -> bool {
         let busy = |count: &mut Count| count.held > 0;
@@ -102,6 +113,7 @@ mod tests {
             acquired.send(()).unwrap();
         });
         assert!(waiting.recv_timeout(Duration::from_millis(20)).is_err());
+        assert!(semaphore.try_acquire().is_none());
         assert!(!semaphore.wait_until_idle(Duration::ZERO));
         drop(permit);
         waiting.recv_timeout(Duration::from_secs(10)).unwrap();

@@ -17,7 +17,8 @@ use packhorse_wire::WorkerIdentity;
 use packhorse_worker_agent::handoff::{Execution, Handoff, ServeTask, WorkerReport, exit_code};
 
 use crate::{
-    batch_limit::{BatchLimit, BatchLimitSearch, MemoryShortage, input_bytes},
+    acceptor::Acceptor,
+    batch_limit::{BatchLimit, BatchLimitSearch, input_bytes},
     confinement::Confinement,
     connection::{Link, OpenConnections},
     device_turns::DeviceTurns,
@@ -120,7 +121,10 @@ fn run(
         limit: Arc::downgrade(&batch_limit),
         batches: Arc::clone(&batches),
     };
-    spawn_search(search, shortages, event_sender.clone());
+    let found = event_sender.clone();
+    search.run_when_needed(&batch_limit, shortages, move |rows| {
+        let _ = found.send(Event::BatchLimitFound(rows));
+    });
     let ready = {
         let in_flight = task.execution.pipeline.in_flight;
         let listening: Vec<AlsoListening> = listeners.iter().map(Listeners::places).collect();
@@ -137,6 +141,7 @@ fn run(
         }
     };
     let connections = Semaphore::new(MAX_CONNECTIONS * replicas.len());
+    let acceptor = Acceptor::start().map_err(|e| StartError::transient(e.to_string()))?;
     let open = Arc::new(OpenConnections::default());
     let mut listening_on = Vec::new();
     for ((listeners, started), (replica, program)) in
@@ -155,9 +160,10 @@ fn run(
             pipeline: Arc::clone(&pipeline),
             batches: Arc::clone(&batches),
             open: Arc::clone(&open),
+            weights: None,
             for_group: task.links.own_user,
         });
-        let accepts = listeners.accept(&link, &connections);
+        let accepts = listeners.accept(&acceptor, &link, &connections);
         listening_on.push(accepts.map_err(|e| StartError::transient(e.to_string()))?);
     }
     let watch_sender = event_sender.clone();
@@ -320,18 +326,6 @@ fn spawn_compute(task: &ServeTask, pipeline: Arc<Pipeline>, events: Sender<Event
         if let Err(failure) = pipeline.run() {
             let _ = events.send(Event::DeviceFailed(failure));
         }
-    });
-}
-
-fn spawn_search(
-    search: BatchLimitSearch,
-    shortages: mpsc::Receiver<MemoryShortage>,
-    events: Sender<Event>,
-) {
-    thread::spawn(move || {
-        search.run(shortages, |rows| {
-            let _ = events.send(Event::BatchLimitFound(rows));
-        });
     });
 }
 

@@ -299,6 +299,7 @@ pub(crate) fn replica(id: &str) -> WantedReplica {
         memory_bytes: None,
         attempt: 0,
         worker: None,
+        pooled: false,
     }
 }
 

@@ -6,6 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{Datatype, Shape};
+#[cfg(feature = "torch")]
+use packhorse_wire::WeightsReport;
 use packhorse_wire::{
     BatchHeader, BatchId, ClientHandshake, ClientStep, Decoder, FailureHeader, Features,
     HandshakeError, Hello, LinkSecret, MAX_PAYLOAD, ResultHeader, TensorHeader, ToGateway,
@@ -35,6 +37,25 @@ impl Link {
         task: &ServeTask,
         secret: &[u8],
     ) -> Result<Self, HandshakeError> {
+        Self::shake_hands(address, task, secret, Features::NONE)
+    }
+
+    /// Connects as a gateway that decides about weights. Also returns the first report on them.
+    #[cfg(feature = "torch")]
+    pub(crate) fn connect_deciding(address: SocketAddr, task: &ServeTask) -> (Self, WeightsReport) {
+        let mut link = Self::shake_hands(address, task, b"", Features::RESIDENCY).unwrap();
+        match link.message() {
+            Some(ToGateway::Weights(report)) => (link, report),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn shake_hands(
+        address: SocketAddr,
+        task: &ServeTask,
+        secret: &[u8],
+        features: Features,
+    ) -> Result<Self, HandshakeError> {
         let mut link = Self::raw(address);
         let identity = WorkerIdentity {
             replica: task.replica,
@@ -42,8 +63,7 @@ impl Link {
             batch_size: task.batch_size,
         };
         let secret = LinkSecret::from_file_content(secret);
-        let mut handshake =
-            ClientHandshake::new(secret, Hello::new(Features::NONE, [7; 32]), identity);
+        let mut handshake = ClientHandshake::new(secret, Hello::new(features, [7; 32]), identity);
         link.send_message(&handshake.hello());
         loop {
             let message = link.message().expect("an answer");
@@ -58,7 +78,7 @@ impl Link {
         self.stream.write_all(bytes).unwrap();
     }
 
-    fn send_message(&mut self, message: &ToWorker) {
+    pub(crate) fn send_message(&mut self, message: &ToWorker) {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         self.write(&bytes);

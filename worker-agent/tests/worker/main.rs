@@ -26,6 +26,8 @@ mod local;
 #[cfg(feature = "torch")]
 mod package;
 #[cfg(feature = "torch")]
+mod parking;
+#[cfg(feature = "torch")]
 mod pipeline;
 #[cfg(feature = "torch")]
 mod pool;

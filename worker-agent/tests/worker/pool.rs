@@ -1,8 +1,8 @@
 //! The pool worker: one process with many replicas, which come and go.
 
-use std::{fs, path::Path};
+use std::{fs, net::SocketAddr, path::Path};
 
-use packhorse_wire::FailureKind;
+use packhorse_wire::{FailureKind, WeightsReport};
 use packhorse_worker_agent::handoff::{
     Handoff, MemberTask, Members, PipelineSettings, PoolTask, ServeTask, Work, WorkerReport,
     exit_code,
@@ -16,8 +16,8 @@ use crate::{
 };
 
 /// A pool worker and the members that its agent wants.
-struct PoolWorker {
-    worker: Worker,
+pub(crate) struct PoolWorker {
+    pub(crate) worker: Worker,
     members: Members,
     starts: u64,
 }
@@ -27,7 +27,7 @@ impl PoolWorker {
         Self::of(Worker::pool(&task(60_000), &[]))
     }
 
-    fn of(worker: Worker) -> Self {
+    pub(crate) fn of(worker: Worker) -> Self {
         Self {
             worker,
             members: Members::new(),
@@ -40,7 +40,7 @@ impl PoolWorker {
     }
 
     /// Prepares the folder of a member, as an agent does, and names it.
-    fn begin(&mut self, task: &ServeTask) {
+    pub(crate) fn begin(&mut self, task: &ServeTask) {
         let handoff = self.handoff(task);
         let _ = fs::remove_dir_all(handoff.dir());
         fs::create_dir(handoff.dir()).unwrap();
@@ -83,12 +83,20 @@ impl PoolWorker {
     }
 
     fn connect(&self, task: &ServeTask, secret: &[u8]) -> Link {
-        let address = self.wait_for(task, |report| match report {
+        Link::connect(self.address(task), task, secret).unwrap()
+    }
+
+    /// Connects as a gateway that decides about weights. Also returns the first report on them.
+    pub(crate) fn connect_deciding(&self, task: &ServeTask) -> (Link, WeightsReport) {
+        Link::connect_deciding(self.address(task), task)
+    }
+
+    fn address(&self, task: &ServeTask) -> SocketAddr {
+        self.wait_for(task, |report| match report {
             WorkerReport::Ready { address, .. } => Some(address),
             WorkerReport::Failed { reason, .. } => panic!("{reason}"),
             _ => None,
-        });
-        Link::connect(address, task, secret).unwrap()
+        })
     }
 
     fn failure(&self, task: &ServeTask) -> (String, bool) {
@@ -104,18 +112,19 @@ impl PoolWorker {
     }
 }
 
-fn task(batch_limit_ms: u64) -> PoolTask {
+pub(crate) fn task(batch_limit_ms: u64) -> PoolTask {
     PoolTask {
         links: serve_task(affine().execution).links,
         pipeline: PipelineSettings::default(),
         batch_limit_ms,
+        memory_limit: None,
         reads: vec![modules()],
         writes: Vec::new(),
     }
 }
 
 /// The task as that of another replica and model.
-fn named(task: ServeTask, number: u32) -> ServeTask {
+pub(crate) fn named(task: ServeTask, number: u32) -> ServeTask {
     let mut task = task;
     task.replica = format!("5-{number}").parse().unwrap();
     task.execution.program.model = format!("m{number}:1").parse().unwrap();

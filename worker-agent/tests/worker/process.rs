@@ -243,6 +243,7 @@ pub(crate) fn execution(program: Program, executor: ExecutorChoice) -> Execution
         threads: 1,
         pipeline: PipelineSettings::default(),
         optimize: Optimize::default(),
+        parks: false,
     }
 }
 

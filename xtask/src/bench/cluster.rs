@@ -53,6 +53,20 @@ pub(crate) struct PoolWorker {
     rounds: u32,
 }
 
+/// The flags of `many-models`.
+#[derive(clap::Args)]
+pub(crate) struct ManyModels {
+    /// Number of models
+    #[arg(long, default_value_t = 200)]
+    models: u32,
+    /// Requests per second
+    #[arg(long, default_value_t = 80.0)]
+    rate: f64,
+    /// Time of the traffic, in seconds
+    #[arg(long, default_value_t = 60.0)]
+    seconds: f64,
+}
+
 /// The flags of `observability`.
 #[derive(clap::Args)]
 pub(crate) struct Observability {
@@ -121,6 +135,18 @@ pub(crate) fn pool_worker(options: &PoolWorker) -> anyhow::Result<()> {
         &[
             ("models", options.models.to_string()),
             ("rounds", options.rounds.to_string()),
+        ],
+    )
+}
+
+/// Writes `docs/benchmarks/many-models.md`.
+pub(crate) fn many_models(options: &ManyModels) -> anyhow::Result<()> {
+    measure(
+        "many_models",
+        &[
+            ("models", options.models.to_string()),
+            ("rate", options.rate.to_string()),
+            ("seconds", options.seconds.to_string()),
         ],
     )
 }

@@ -1,7 +1,9 @@
 //! Registered models as text.
 
-use packhorse_api::{ModelView, ProfilingView, ReplicaView};
-use packhorse_cluster::{RateMode, ReplicaState, RequestsPerSecond, TensorSpec, WorkerKind};
+use packhorse_api::{ModelView, ProfilingView, ReplicaView, WeightsView};
+use packhorse_cluster::{
+    ByteCount, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec, WorkerKind,
+};
 
 use super::versioned_name;
 use crate::{
@@ -188,6 +190,25 @@ fn replica_text(replica: &ReplicaView) -> String {
     )
 }
 
+/// Returns where the weights of a replica are; empty if they always are on the device.
+fn weights_text(weights: &WeightsView) -> String {
+    if weights.bytes == ByteCount::ZERO {
+        return String::new();
+    }
+    let place = match weights.residency {
+        Residency::Resident => "on the device",
+        Residency::Warm => "ready to be copied",
+    };
+    let copies = match weights.loads {
+        1 => "copied once".to_owned(),
+        times => format!("copied {times} times"),
+    };
+    format!(
+        ", weights {place} ({}, {copies}, {:.2} ms each)",
+        weights.bytes, weights.load_ms
+    )
+}
+
 /// Returns the state of a replica, with its reason and its restarts.
 pub(crate) fn replica_state(replica: &ReplicaView) -> String {
     let mut text = match (replica.state, replica.serving) {
@@ -201,6 +222,9 @@ pub(crate) fn replica_state(replica: &ReplicaView) -> String {
     }
     if replica.worker == WorkerKind::Pool {
         text.push_str(", in a process with others");
+    }
+    if let Some(weights) = &replica.weights {
+        text.push_str(&weights_text(weights));
     }
     match replica.restarts {
         0 => text,

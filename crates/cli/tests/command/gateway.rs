@@ -152,7 +152,7 @@ pub(crate) fn placed_model(name: &str, id: &str, device: &str) -> Value {
     model["replicas"] = json!([{
         "id": id, "device": device, "device_kind": "cpu-x", "batch_size": 8, "compute_share_pct": 50.0, "state": "ready",
         "memory_bytes": null, "capacity": null,
-        "serving": true, "restarts": 0, "pid": 4711, "worker": "own", "reason": null, "verification": null,
+        "serving": true, "restarts": 0, "pid": 4711, "worker": "own", "reason": null, "verification": null, "weights": null,
     }]);
     model
 }

@@ -68,11 +68,12 @@ fn begin_workers(
     }
 }
 
-/// Returns true if a worker that runs one replica can run the other unchanged. Duty cycle and planned memory may differ.
+/// Returns true if a worker that runs one replica can run the other unchanged. Duty cycle, planned memory and the place of weights may differ.
 fn runs_as(one: &ReplicaSpec<Arc<Program>>, other: &ReplicaSpec<Arc<Program>>) -> bool {
     one.model == other.model
         && one.device == other.device
         && one.batch_size == other.batch_size
         && one.compute_share == other.compute_share
         && one.backbone == other.backbone
+        && one.pool.is_some() == other.pool.is_some()
 }

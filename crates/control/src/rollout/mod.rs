@@ -403,6 +403,7 @@ fn wanted_replica(replica: &PlacedReplica) -> WantedReplica {
         memory_bytes: spec.memory.filter(|memory| *memory > ByteCount::ZERO),
         attempt: 0,
         worker: replica.worker,
+        pooled: spec.pool.is_some(),
     }
 }
 

@@ -23,6 +23,7 @@ fn zoo(devices: usize, memory_mib: u64, models: &[(&str, f64, u64)]) -> Problem 
     let pool = DevicePool {
         host_link_bytes_per_second: 10e9,
         process: ByteCount::from_mib(84).unwrap(),
+        own_workers: 0,
     };
     let device = Device {
         pool: Some(pool),

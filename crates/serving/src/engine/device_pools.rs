@@ -281,15 +281,57 @@ impl Engine {
 
     /// Notes that the weights of a member are on its device.
     pub(super) fn weights_loaded(&mut self, now: Time, replica: ReplicaKey) {
-        let Some(&key) = self.replicas.get(&replica) else {
+        let Some((key, device)) = self.member_of_pool(replica) else {
             return;
         };
-        let device = self.models[&key].pool.get(replica).map(Replica::device);
-        let pool = device.and_then(|device| self.pools.get_mut(device));
+        let pool = self.pools.get_mut(device);
         if pool.is_some_and(|pool| pool.loaded(now, replica)) {
             self.tell_pools(now, key);
         }
         self.load_cold(now);
+    }
+
+    /// Notes that the weights of a member are not on its device. A batch of it that is there waits for them; a copy is tried again after a while.
+    pub(super) fn weights_unloaded(&mut self, now: Time, replica: ReplicaKey) {
+        let Some((key, device)) = self.member_of_pool(replica) else {
+            return;
+        };
+        let pool = self.pools.get_mut(device);
+        let Some(at) = pool.and_then(|pool| pool.unloaded(now, replica)) else {
+            return;
+        };
+        if self.pools.get(device).and_then(DevicePool::reserved) == Some(replica) {
+            self.pools.reserve(device, None);
+        }
+        self.tell_pools(now, key);
+        self.pools.schedule_by(device, at);
+    }
+
+    /// Takes note of the memory that a member's device has for weights.
+    pub(super) fn pool_memory_changed(&mut self, now: Time, replica: ReplicaKey, memory: u64) {
+        let Some((_, device)) = self.member_of_pool(replica) else {
+            return;
+        };
+        let pool = self.pools.get_mut(device);
+        let evicted = pool.map(|pool| pool.set_memory(memory));
+        self.evict(evicted.unwrap_or_default());
+        self.load_cold(now);
+    }
+
+    /// Returns the model and the device of a replica that is a member of a pool.
+    fn member_of_pool(&self, replica: ReplicaKey) -> Option<(ModelKey, DeviceKey)> {
+        let key = *self.replicas.get(&replica)?;
+        let device = self.models[&key].pool.get(replica).map(Replica::device)?;
+        let pool = self.pools.get(device)?;
+        pool.member(replica).map(|_| (key, device))
+    }
+
+    /// Has the weights of members leave their device.
+    fn evict(&mut self, members: Vec<ReplicaKey>) {
+        for replica in members {
+            self.actions.push_back(Action::Unload { replica });
+            self.note_residency(self.replicas[&replica]);
+        }
     }
 
     /// Has the weights of models copied that wait for them: those that are due first.
@@ -298,10 +340,7 @@ impl Engine {
             self.pools.set_cold(model, false);
             let pool = self.pools.get_mut(device).expect("just seen");
             let evicted = pool.load(now, replica);
-            for evicted in evicted {
-                self.actions.push_back(Action::Unload { replica: evicted });
-                self.note_residency(self.replicas[&evicted]);
-            }
+            self.evict(evicted);
             self.actions.push_back(Action::Load { replica });
         }
     }

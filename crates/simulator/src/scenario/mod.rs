@@ -364,6 +364,7 @@ fn parse_devices(groups: &[DeviceGroup], pools: Pools) -> Result<Vec<Device>, Sc
         let pool = DevicePool {
             host_link_bytes_per_second: parse_host_link(i, group)?,
             process,
+            own_workers: 0,
         };
         for j in 0..group.count {
             let node: NodeName = format!("node{}", nodes + j / per_node)

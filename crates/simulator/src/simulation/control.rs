@@ -223,6 +223,7 @@ pub(super) fn device_report(number: usize, device: &Device) -> DeviceReport {
         memory_bytes: device.memory,
         multiprocessors: device.multiprocessors,
         description: String::new(),
+        pool: device.pool,
     }
 }
 

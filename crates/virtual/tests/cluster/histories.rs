@@ -1,5 +1,5 @@
 //! Random histories of changes and faults under load, after which everything heals. A history follows from its seed: `cargo xtask seeds`
-//! runs as many as one likes, and any of them again.
+//! runs as many as one likes, and any of them again. In every fourth, models share pools whose memory does not hold all of them.
 
 use std::{
     any::Any,
@@ -22,7 +22,7 @@ use proptest::{
 use crate::{
     backbones::operators_of_backbone,
     estimates::operators,
-    virtual_cluster::{PolicyFault, Settings, VirtualCluster, name, spec},
+    virtual_cluster::{PolicyFault, Settings, VirtualCluster, WEIGHTS, name, spec},
 };
 
 const NODES: usize = 4;
@@ -171,6 +171,7 @@ impl History {
     fn new(seed: u64) -> Self {
         let mut cluster = VirtualCluster::new(Settings {
             seed,
+            pools: seed % 4 == 3,
             ..Settings::default()
         });
         for number in 0..NODES {
@@ -189,12 +190,12 @@ impl History {
             Step::Wait(ms) => cluster.run_for(Duration::from_millis(ms)),
             Step::Register(number) => {
                 let spec = Box::new(spec(&model(number), 30.0));
-                cluster.command(Command::Register(spec, 1));
+                cluster.command(Command::Register(spec, WEIGHTS));
             }
             Step::RegisterAll => {
                 for number in 0..MODELS {
                     let spec = Box::new(spec(&model(number), 30.0));
-                    cluster.command(Command::Register(spec, 1));
+                    cluster.command(Command::Register(spec, WEIGHTS));
                 }
             }
             Step::Remove(number) => {

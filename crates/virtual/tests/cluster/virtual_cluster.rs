@@ -10,8 +10,8 @@ use std::{
 
 use crate::solver;
 use packhorse_cluster::{
-    ArtifactDigest, ByteCount, DeviceReport, ModelId, ModelName, ModelSpec, ModelState, NodeName,
-    Priority, Program, RateMode, ReplicaId, RequestsPerSecond, Time,
+    ArtifactDigest, ByteCount, DevicePool, DeviceReport, ModelId, ModelName, ModelSpec, ModelState,
+    NodeName, Priority, Program, RateMode, ReplicaId, RequestsPerSecond, Time,
 };
 use packhorse_control::{
     Assumptions, Command, CommandError, Config, Notice, PlanningInput, Solution, SolveError,
@@ -26,6 +26,9 @@ const IMPATIENT: (f64, Duration) = (0.02, Duration::from_millis(100));
 /// The random part of batch times.
 const JITTER: Jitter = Jitter::UpTo(0.05);
 
+/// The bytes of a model's file, which are its weights to pools.
+pub(crate) const WEIGHTS: u64 = 700 << 20;
+
 /// The settings of a virtual cluster.
 #[derive(Clone, Copy)]
 pub(crate) struct Settings {
@@ -34,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) solve_delay: Duration,
     pub(crate) load: Duration,
     pub(crate) measure: Duration,
+    /// True if devices have pools, and batches leave no room for others.
+    pub(crate) pools: bool,
     /// The seed of everything that is random.
     pub(crate) seed: u64,
 }
@@ -46,6 +51,7 @@ impl Default for Settings {
             solve_delay: Duration::from_millis(20),
             load: Duration::from_millis(800),
             measure: Duration::from_secs(3),
+            pools: false,
             seed: 0,
         }
     }
@@ -92,6 +98,7 @@ pub(crate) struct VirtualCluster {
     cluster: Cluster<Surroundings>,
     load: Duration,
     measure: Duration,
+    pools: bool,
 }
 
 impl Deref for VirtualCluster {
@@ -142,21 +149,29 @@ impl VirtualCluster {
             cluster,
             load: settings.load,
             measure: settings.measure,
+            pools: settings.pools,
         }
     }
 
     /// Adds a node with this many devices of a kind, and this much memory each. Its agent starts at once.
     pub(crate) fn add_node(&mut self, name: &str, kind: &str, devices: usize, memory_mib: u64) {
+        let pool = self.pools.then(|| DevicePool {
+            host_link_bytes_per_second: 10e9,
+            process: ByteCount::new(76 << 20),
+            own_workers: 0,
+        });
         let device = |number: usize| DeviceReport {
             name: format!("sim{number}"),
             kind: kind.parse().unwrap(),
             memory_bytes: ByteCount::new(memory_mib << 20),
             multiprocessors: Some(80),
             description: String::new(),
+            pool,
         };
         let behaviour = WorkerBehaviour {
             load: self.load,
             measure: self.measure,
+            sm_utilization: (!self.pools).then_some(50),
             ..WorkerBehaviour::default()
         };
         let name: NodeName = name.parse().unwrap();
@@ -181,7 +196,7 @@ impl VirtualCluster {
 
     /// Registers a model, and waits until it is durable.
     pub(crate) fn register(&mut self, name: &str, rate: f64) {
-        self.command_and_wait(Command::Register(Box::new(spec(name, rate)), 1))
+        self.command_and_wait(Command::Register(Box::new(spec(name, rate)), WEIGHTS))
             .unwrap();
     }
 

@@ -153,6 +153,7 @@ fn measure(host: &Host, model: &Model, time_limit: Duration) -> anyhow::Result<P
             threads: host.threads(),
             pipeline: host.pipeline(),
             optimize: Optimize::default(),
+            parks: false,
         },
         device_kind: kind.clone(),
         time_limit_ms: time_limit.as_millis() as u64,

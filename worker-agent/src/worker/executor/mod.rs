@@ -26,9 +26,10 @@ pub(crate) use pieces::pieces;
 pub(crate) use signature::{check_batch, check_outputs};
 pub(crate) use stages::{
     ComputedBatch, Executed, Executor, InputMemory, LoadedBatch, OutputTensor, PreparedBatch,
-    RepeatedStage,
+    RepeatedStage, Weights,
 };
 pub(crate) use start::{
-    LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, start, start_together,
+    LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, prepare_parking,
+    release_free_memory, start, start_together,
 };
 pub(crate) use started::{Started, WarmUpSizes};

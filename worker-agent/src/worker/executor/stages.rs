@@ -44,6 +44,11 @@ pub(crate) trait Executor: Send + Sync {
         None
     }
 
+    /// Returns the program's weights if they may leave the device; `None` if they stay.
+    fn weights(&self) -> Option<&dyn Weights> {
+        None
+    }
+
     /// Drops all recordings of runs.
     fn forget_recordings(&self) {}
 
@@ -58,6 +63,30 @@ pub(crate) trait Executor: Send + Sync {
 
     /// Releases unused memory, after a batch for which there was not enough and before a larger one.
     fn release_memory(&self) {}
+}
+
+/// The weights of a program, which may leave the device while nothing runs. A batch that comes meanwhile brings them back first.
+pub(crate) trait Weights: Send + Sync {
+    /// Returns the bytes that come free when they leave.
+    fn bytes(&self) -> u64;
+
+    /// Returns the time that bringing them back took when it was tried.
+    fn load_time(&self) -> Duration;
+
+    /// Returns true if they are on the device.
+    fn is_resident(&self) -> bool;
+
+    /// Brings them back.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn restore(&self) -> Result<(), ExecutionError>;
+
+    /// Has them leave the device, once no batch uses them.
+    fn park(&self);
+
+    /// Has them leave the device if no batch uses them. Returns false if one does, or they are not there.
+    fn try_park(&self) -> bool;
 }
 
 /// The mapped memory of a gateway, in which inputs lie, with what its executor has prepared to read it.

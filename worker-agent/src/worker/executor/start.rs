@@ -125,6 +125,7 @@ fn torch_options<'a>(
         batch_size,
         sizes,
         optimize: execution.optimize,
+        parks: execution.parks,
         pipeline: execution.pipeline,
     }
 }
@@ -165,6 +166,18 @@ pub(crate) fn on_terminate(report: impl Fn(ExecutionError) + Send + Sync + 'stat
     torch::on_terminate(report, code);
     #[cfg(not(feature = "torch"))]
     let _ = (report, code);
+}
+
+/// Prepares this process for programs whose weights leave memory. Must be called before the process hides its memory.
+pub(crate) fn prepare_parking() {
+    #[cfg(feature = "torch")]
+    torch::prepare_regions();
+}
+
+/// Returns the memory to the system that programs have freed.
+pub(crate) fn release_free_memory() {
+    #[cfg(feature = "torch")]
+    torch::release_free_memory();
 }
 
 /// Exits at once. A hung program may still be computing, and libtorch's destructors must not run meanwhile.

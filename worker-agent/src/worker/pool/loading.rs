@@ -1,7 +1,10 @@
 //! The loading of members: one after the other, on a thread of its own, so that the batches of others go on.
 
 use std::{
-    sync::mpsc::{self, Sender},
+    sync::{
+        Arc,
+        mpsc::{self, Sender},
+    },
     thread,
 };
 
@@ -10,10 +13,15 @@ use packhorse_worker_agent::handoff::{ExecutorChoice, MemberTask, WorkNote, Work
 
 use crate::{
     device_turns::DeviceTurns,
-    executor::{self, StartError, Started, WarmUpSizes},
+    executor::{self, Executor, StartError, Started, WarmUpSizes},
     process_memory,
+    residency::Residency,
     status_reporter::StatusReporter,
 };
+
+/// The memory for which room is made before a program is loaded, as a multiple of its file: it lies in memory as it is read, as it is rewritten and as it
+/// is served.
+const LOADING_FACTOR: u64 = 4;
 
 /// A program to load.
 pub(super) struct Load {
@@ -42,13 +50,17 @@ pub(super) struct Loading(Sender<Load>);
 
 impl Loading {
     /// Starts the thread. It notes which model it loads, and passes each outcome to a function, until that returns false.
-    pub(super) fn start(note: WorkNote, take: impl Fn(Loaded) -> bool + Send + 'static) -> Self {
+    pub(super) fn start(
+        note: WorkNote,
+        residency: Arc<Residency>,
+        take: impl Fn(Loaded) -> bool + Send + 'static,
+    ) -> Self {
         let (sender, loads) = mpsc::channel::<Load>();
         thread::spawn(move || {
             for load in loads {
                 load.reporter.report(WorkerReport::Loading);
                 note.begin(&load.task.execution.program.model);
-                let loaded = load.run();
+                let loaded = load.run(&residency);
                 note.end();
                 if !take(loaded) {
                     return;
@@ -67,18 +79,23 @@ impl Loading {
 }
 
 impl Load {
-    fn run(self) -> Loaded {
+    fn run(self, residency: &Residency) -> Loaded {
         let MemberTask {
             replica,
             execution,
             batch_size,
         } = &self.task;
-        let before = process_memory::peak_resident();
+        if let ExecutorChoice::Torch { artifact, .. } = &execution.executor {
+            let file = artifact.metadata().map_or(0, |file| file.len());
+            // What there is no room for may still fit: the estimate is for programs that are rewritten.
+            residency.make_room(file * LOADING_FACTOR);
+        }
+        let before = Memory::now();
         let turn = DeviceTurns::new(execution.device_lock.as_deref()).start();
         let started = executor::start(execution, *batch_size, WarmUpSizes::All);
         drop(turn);
         let memory = match (&execution.executor, &started) {
-            (ExecutorChoice::Torch { .. }, Ok(_)) => grown_since(before),
+            (ExecutorChoice::Torch { .. }, Ok(started)) => before.needed_by(&*started.executor),
             (ExecutorChoice::Simulated { .. }, Ok(started)) => {
                 started.executor.memory(started.batch_size)
             }
@@ -93,7 +110,27 @@ impl Load {
     }
 }
 
-/// Returns the memory that this process needs more than before. What an earlier member has left free is used again and does not count.
-fn grown_since(before: Option<ByteCount>) -> Option<ByteCount> {
-    Some(process_memory::peak_resident()?.saturating_sub(before?))
+/// The memory of this process before a load.
+struct Memory {
+    peak: Option<ByteCount>,
+    anonymous: Option<ByteCount>,
+}
+
+impl Memory {
+    fn now() -> Self {
+        Self {
+            peak: process_memory::peak_resident(),
+            anonymous: process_memory::anonymous(),
+        }
+    }
+
+    /// Returns the memory that the process needs more since then, with the weights of the program that was loaded. What an earlier member has left free
+    /// is used again and does not count.
+    fn needed_by(&self, executor: &dyn Executor) -> Option<ByteCount> {
+        let Some(weights) = executor.weights() else {
+            return Some(process_memory::peak_resident()?.saturating_sub(self.peak?));
+        };
+        let others = process_memory::anonymous()?.saturating_sub(self.anonymous?);
+        Some(ByteCount::new(weights.bytes()).saturating_add(others))
+    }
 }

@@ -11,12 +11,14 @@ use super::{
     opening::Opening,
 };
 use crate::{
+    acceptor::Acceptor,
     batch_limit::{BatchLimit, BatchLimitSearch},
     connection::{Link, OpenConnections},
     executor::StartError,
     listeners::Listening,
     pipeline::Pipeline,
     proofs::Proofs,
+    residency::Residency,
     semaphore::Semaphore,
     serve::{MAX_CONNECTIONS, ready_report, synthetic_bytes, wait_until_drained},
     status_reporter::StatusReporter,
@@ -32,6 +34,10 @@ pub(super) struct Shared {
     pub(super) pipeline: Arc<Pipeline>,
     /// The thread that opens their sockets.
     pub(super) opening: Opening,
+    /// The thread that accepts their connections.
+    pub(super) acceptor: Arc<Acceptor>,
+    /// The memory that they share.
+    pub(super) residency: Arc<Residency>,
 }
 
 /// A member.
@@ -152,6 +158,15 @@ impl Member {
                 verification,
             ))
         };
+        let weights = task.execution.parks.then(|| {
+            let told = Arc::downgrade(&open);
+            let changed = move || told.upgrade().is_some_and(|open| open.report_weights());
+            let executor = Arc::clone(&started.executor);
+            shared.residency.enter(task.replica, executor, changed)
+        });
+        if let Some(weights) = &weights {
+            open.set_weights(weights);
+        }
         let link = Arc::new(Link {
             identity: WorkerIdentity {
                 replica: task.replica,
@@ -165,20 +180,19 @@ impl Member {
             pipeline: Arc::clone(&shared.pipeline),
             batches: Arc::clone(&batches),
             open: Arc::clone(&open),
+            weights,
             for_group: shared.links.own_user,
         });
-        let listening = listeners.accept(&link, &connections);
+        let listening = listeners.accept(&shared.acceptor, &link, &connections);
         let listening = listening.map_err(|e| StartError::transient(e.to_string()))?;
         if let Some(report) = ready(started.batch_size) {
             self.reporter.report(report);
         }
         let (reporter, drains) = (self.reporter.clone(), Arc::clone(&open));
-        thread::spawn(move || {
-            search.run(shortages, |rows| {
-                if let Some(report) = ready(rows).filter(|_| !drains.is_draining()) {
-                    reporter.report(report);
-                }
-            });
+        search.run_when_needed(&link.batch_limit, shortages, move |rows| {
+            if let Some(report) = ready(rows).filter(|_| !drains.is_draining()) {
+                reporter.report(report);
+            }
         });
         Ok(Serving {
             batches,

@@ -5,6 +5,8 @@
 //! and a limit of its batches of its own, as it would in a process of its own. They share the pipeline: batches of all members are computed
 //! one after the other, in the order in which they come.
 //!
+//! Not all programs have their weights in memory at a time: [`crate::residency`] carries out what gateways decide, within the limit of the device.
+//!
 //! Programs are loaded one after the other, beside the batches of the others. A member that cannot be loaded has failed, and the others go on.
 //! A crash, a batch that does not end, and a failure of the device end the process and all members. Notes say for which model it worked then.
 
@@ -27,11 +29,13 @@ use packhorse_service::raise_descriptor_limit;
 use packhorse_worker_agent::handoff::{Handoff, PoolTask, Work, WorkNote, WorkerReport, exit_code};
 
 use crate::{
+    acceptor::Acceptor,
     clock::now,
     confinement::Confinement,
     executor::StartError,
     pipeline::{DeviceFailed, Pipeline},
     proofs::{Proofs, folders_of_certificates},
+    residency::Residency,
     serve::{FINAL_ANSWERS_LIMIT, forward_signals, spawn_watchdog},
     status_reporter::StatusReporter,
 };
@@ -111,8 +115,12 @@ impl Pool {
             WorkNote::create(handoff, work)
                 .map_err(|e| StartError::transient(format!("a note cannot be written: {e}")))
         };
+        let residency = Residency::new(task.memory_limit);
+        let acceptor = Acceptor::start()
+            .map_err(|e| StartError::transient(format!("connections cannot be accepted: {e}")))?;
         let to_take = events.clone();
-        let loading = Loading::start(note(Work::Loading)?, move |loaded| {
+        let to_load = Arc::clone(&residency);
+        let loading = Loading::start(note(Work::Loading)?, to_load, move |loaded| {
             to_take.send(Event::Loaded(Box::new(loaded))).is_ok()
         });
         let pipeline = Arc::new(Pipeline::new(task.pipeline, Some(note(Work::Running)?)));
@@ -128,6 +136,8 @@ impl Pool {
                 proofs,
                 pipeline,
                 opening,
+                acceptor,
+                residency,
             },
             loading,
             members: BTreeMap::new(),
@@ -159,6 +169,7 @@ impl Pool {
                 }
                 Event::Drained(replica) => {
                     if let Some(member) = self.members.remove(&replica) {
+                        self.shared.residency.leave(replica);
                         member.end();
                     }
                     if !draining {

@@ -18,13 +18,13 @@ enum Sharing {
 }
 
 impl Sharing {
-    fn parameters(self) -> DeviceSharing {
+    fn parameters(self, memory: u64) -> DeviceSharing {
         match self {
             Self::Concurrent => DeviceSharing::Concurrent,
             Self::Turns => DeviceSharing::Turns,
             Self::Pool { weights, resident } => DeviceSharing::Pool(PoolMember {
                 weights,
-                memory: POOL_MEMORY,
+                memory,
                 load: ms(7 * weights),
                 resident,
                 utilization: [0.4, 0.6].into(),
@@ -78,6 +78,10 @@ enum Step {
     Fail(usize, BatchError),
     /// The weights are there that were asked for first.
     Loaded,
+    /// The worker has no room for weights that are there or on their way.
+    Unloaded(usize),
+    /// The worker has this much for weights.
+    Memory(u64),
     Fits {
         replica: usize,
         rows: u32,
@@ -115,9 +119,9 @@ impl Random {
         self.small(1000) as usize
     }
 
-    /// Returns a step: of 42 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
+    /// Returns a step: of 44 steps about 16 are arrivals, 6 are answers, and 4 let time pass.
     fn step(&mut self) -> Step {
-        match self.below(42) {
+        match self.below(44) {
             0..16 => Step::Arrive {
                 model: self.small(3),
                 tenant: self.below(3),
@@ -183,6 +187,8 @@ impl Random {
                 Step::Fail(self.index(), errors[self.index() % errors.len()])
             }
             40 | 41 => Step::Loaded,
+            42 => Step::Unloaded(self.index()),
+            43 => Step::Memory(self.below(1 + POOL_MEMORY)),
             36 => Step::Fits {
                 replica: self.index(),
                 rows: 1 + self.small(4),
@@ -209,6 +215,7 @@ struct CheckedDriver {
     resident: BTreeSet<ReplicaKey>,
     /// Those whose weights are on their way.
     copies: Vec<ReplicaKey>,
+    pool_memory: u64,
     discipline: DisciplineName,
     options: DeadlineOptions,
     now: Time,
@@ -243,6 +250,7 @@ impl CheckedDriver {
             engine: Engine::new(config),
             resident: BTreeSet::new(),
             copies: Vec::new(),
+            pool_memory: POOL_MEMORY,
             discipline,
             options,
             now: Time::ZERO,
@@ -320,7 +328,7 @@ impl CheckedDriver {
                 let mut parameters = parameters(ModelKey(model), &times, in_flight);
                 // Smaller than the largest size with a time: requests with more rows are a batch by themselves.
                 parameters.batch_size = parameters.batch_size.div_ceil(2);
-                parameters.sharing = sharing.parameters();
+                parameters.sharing = sharing.parameters(self.pool_memory);
                 let draining = !self.limits.contains_key(&parameters.model);
                 // Where there is no room the engine has them leave at once.
                 if let Sharing::Pool { resident: true, .. } = sharing
@@ -398,6 +406,21 @@ impl CheckedDriver {
                     let replica = self.copies.remove(0);
                     self.resident.insert(replica);
                     self.handle(Event::WeightsLoaded { replica });
+                }
+            }
+            Step::Unloaded(index) => {
+                let there = self.resident.iter().chain(&self.copies);
+                let there: Vec<ReplicaKey> = there.copied().collect();
+                if let Some(&replica) = there.get(index % there.len().max(1)) {
+                    self.forget_weights(replica);
+                    self.handle(Event::WeightsUnloaded { replica });
+                }
+            }
+            Step::Memory(memory) => {
+                let mut members = self.workers.keys().copied();
+                if let Some(replica) = members.find(|key| self.pooled(*key).is_some()) {
+                    self.pool_memory = memory;
+                    self.handle(Event::PoolMemoryChanged { replica, memory });
                 }
             }
             Step::Fits { replica, rows } => self.fits(replica, rows),
@@ -600,7 +623,8 @@ impl CheckedDriver {
     fn check_pool(&self) {
         let there = self.resident.iter().chain(&self.copies);
         let used: u64 = there.filter_map(|replica| self.pooled(*replica)).sum();
-        assert!(used <= POOL_MEMORY, "{used} parts of {POOL_MEMORY}");
+        let memory = self.pool_memory;
+        assert!(used <= memory, "{used} parts of {memory}");
     }
 
     /// Returns true if requests that cannot be in time are dropped.

@@ -9,6 +9,7 @@ use super::{
     executor::TorchExecutor,
     options::StartOptions,
     programs::Programs,
+    seal_weights,
     shim::{Optimization, Rewriting},
     verify_recordings, warm_up,
 };
@@ -102,6 +103,7 @@ impl Start<'_> {
         let dropped = verify_recordings::record(&executor, options, &sizes, fill, reference);
         let dropped = dropped.map_err(StartError::from)?;
         executor.equalize_buffers().map_err(StartError::from)?;
+        seal_weights::seal(&executor, program).map_err(StartError::from)?;
         tracing::info!(program.rewriting = ?rewriting, "program loaded");
         Ok(Started {
             executor: Arc::new(executor),

@@ -60,7 +60,8 @@ pub(in crate::executor) fn start_together(
         let backbone = Arc::clone(&backbone);
         let code = Code::OfBackbone { backbone, program };
         // All programs together have batches as large as one of them alone.
-        let executor = TorchExecutor::with_code(options, code, streams.clone(), 1, shared_before);
+        let executor =
+            TorchExecutor::with_code(options, code, None, streams.clone(), 1, shared_before);
         executors.push(executor?);
     }
     let mut warm = Vec::new();

@@ -300,9 +300,12 @@ impl LoadedBatch for Loaded {
         let device = self.device();
         let stream = &device.streams.compute;
         self.wait_in(stream)?;
+        // Before the time begins that counts as computing.
+        let weights = device.lease()?;
         let start = stream.record_event()?;
-        let outputs = device.run(stream, &self.inputs)?;
+        let outputs = device.run(&weights, stream, &self.inputs)?;
         let end = stream.record_event()?;
+        drop(weights);
         Ok(Box::new(self.computed(outputs, Interval { start, end })))
     }
 
@@ -317,13 +320,14 @@ impl LoadedBatch for Loaded {
             RepeatedStage::Compute => &device.streams.compute,
         };
         stream.wait_event(&self.copy_in.end)?;
+        let weights = device.lease()?;
         // The device has one repetition enqueued while this thread waits for the one before it.
         let mut previous: Option<StreamEvent> = None;
         let mut times = 0;
         while go_on() {
             match stage {
                 RepeatedStage::CopyIn => drop(self.buffers.copy_to_device(&self.layout)?),
-                RepeatedStage::Compute => drop(device.run(stream, &self.inputs)?),
+                RepeatedStage::Compute => drop(device.run(&weights, stream, &self.inputs)?),
             }
             times += 1;
             if let Some(event) = previous.replace(stream.record_event()?) {
@@ -357,7 +361,10 @@ impl ComputedBatch for Computed {
         let copy_in = batch.loaded.copy_in.duration()?;
         let compute = batch.compute.duration()?;
         let copy_out = Interval { start, end }.duration()?;
-        let buffers = batch.loaded.buffers.release();
+        // The inputs are handles of the buffer's memory.
+        drop(std::mem::take(&mut batch.loaded.inputs));
+        let mut buffers = batch.loaded.buffers.release();
+        device.shrink(&mut buffers)?;
         Ok(Executed {
             outputs: match layout {
                 Some(layout) => buffered_outputs(layout, buffers),

@@ -1,6 +1,9 @@
 //! A device with a loaded program: the code, streams and buffers that the stages of all batches use.
 
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use tch::Tensor;
 
@@ -9,13 +12,16 @@ use super::{
     graphs::{Graphs, InputShapes},
     programs::Programs,
     shim::{Backbone, BatchOf, Buffer, Graph, Module, StageStream},
+    weights::{Lease, RegionWeights},
 };
 use crate::executor::pool::Pool;
 
 /// A device with a loaded program.
 pub(super) struct Device {
-    /// The loaded code.
-    pub(super) code: Code,
+    /// The loaded code. It runs only with a [`Lease`] of its weights.
+    code: Code,
+    /// Its weights, if they may leave memory. The code is dropped before them.
+    pub(super) weights: Option<RegionWeights>,
     /// The recorded runs.
     graphs: RwLock<Graphs>,
     /// The index of the CUDA device; `None` is the CPU.
@@ -25,6 +31,8 @@ pub(super) struct Device {
     pub(super) only_reads_inputs: bool,
     /// The streams of the stages.
     pub(super) streams: Streams,
+    /// The size to which a buffer for inputs on the CPU returns after a batch, in bytes: that of the largest planned batch.
+    kept_inputs: AtomicUsize,
     /// The buffers for batches in flight.
     pub(super) buffers: Arc<Pool<BatchBuffers>>,
 }
@@ -81,6 +89,7 @@ impl Device {
     /// Creates a device without recorded runs.
     pub(super) fn new(
         code: Code,
+        weights: Option<RegionWeights>,
         cuda_index: Option<u32>,
         streams: Streams,
         buffers: Vec<BatchBuffers>,
@@ -91,12 +100,27 @@ impl Device {
         };
         Self {
             code,
+            weights,
             graphs: RwLock::default(),
             cuda_index,
             only_reads_inputs: only_reads && cuda_index.is_none(),
             streams,
+            kept_inputs: AtomicUsize::new(usize::MAX),
             buffers: Pool::new(buffers),
         }
+    }
+
+    /// Has buffers for inputs on the CPU return to this size after a batch, in bytes.
+    pub(super) fn keep_inputs(&self, size: usize) {
+        self.kept_inputs.store(size, Relaxed);
+    }
+
+    /// Gives the memory of a batch's inputs back beyond what is kept.
+    pub(super) fn shrink(&self, buffers: &mut BatchBuffers) -> Result<(), TorchError> {
+        if self.cuda_index.is_some() {
+            return Ok(());
+        }
+        buffers.inputs.shrink_to(self.kept_inputs.load(Relaxed))
     }
 
     /// Returns the recorded runs.
@@ -109,9 +133,18 @@ impl Device {
         self.graphs.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns a lease of the weights, which are brought back first if they are not in memory.
+    pub(super) fn lease(&self) -> Result<Lease<'_>, TorchError> {
+        match &self.weights {
+            Some(weights) => weights.lease(),
+            None => Ok(Lease::of_fixed()),
+        }
+    }
+
     /// Runs the program in a stream, by replaying a graph if there is one for inputs of these shapes.
     pub(super) fn run(
         &self,
+        _weights: &Lease<'_>,
         stream: &StageStream,
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, TorchError> {

@@ -15,12 +15,13 @@ use super::{
     record_graphs::record,
     shim::{self, Buffer, Module, Optimization, RegisteredMemory, Rewriting},
     together,
+    weights::RegionWeights,
 };
 use crate::{
     executor::{
         error::{ExecutionError, StartError},
         fill::Fill,
-        stages::{Executed, Executor, InputMemory, PreparedBatch},
+        stages::{Executed, Executor, InputMemory, PreparedBatch, Weights},
         synthetic,
     },
     process_memory,
@@ -63,7 +64,26 @@ impl TorchExecutor {
             }
         };
         let (program, cuda_device) = (options.program, options.cuda_device);
-        let load = |name: String| Module::load(options.artifact, &name, cuda_device, rewriting);
+        let weights = if options.parks && cuda_device.is_none() {
+            let weights = RegionWeights::new();
+            // It serves all the same.
+            let unless = |error: TorchError| {
+                tracing::warn!(
+                    error = error.summary(),
+                    "the program keeps its weights in memory"
+                );
+            };
+            weights.map_err(unless).ok()
+        } else {
+            None
+        };
+        let load = |name: String| {
+            let load = || Module::load(options.artifact, &name, cuda_device, rewriting);
+            match &weights {
+                Some(weights) => weights.load(load),
+                None => load(),
+            }
+        };
         let programs = names.clone().try_map(load).map_err(load_error)?;
         for module in programs.iter() {
             check_arity(program, module.arity().map_err(load_error)?)?;
@@ -72,7 +92,7 @@ impl TorchExecutor {
         let streams = streams.map_err(ExecutionError::from)?;
         let rows = options.batch_size;
         let code = Code::Programs(programs);
-        Self::with_code(options, code, streams, rows, shared_before)
+        Self::with_code(options, code, weights, streams, rows, shared_before)
     }
 
     /// Allocates the buffers for a model whose code is loaded, for batches of this many rows. They grow with larger ones.
@@ -82,6 +102,7 @@ impl TorchExecutor {
     pub(super) fn with_code(
         options: &StartOptions<'_>,
         code: Code,
+        weights: Option<RegionWeights>,
         streams: Streams,
         rows: u32,
         shared_before: Option<ByteCount>,
@@ -98,7 +119,7 @@ impl TorchExecutor {
         };
         let allocated = (0..buffers).map(|_| allocate()).collect::<Result<_, _>>();
         let allocated = allocated.map_err(ExecutionError::from)?;
-        let device = Device::new(code, options.cuda_device, streams, allocated);
+        let device = Device::new(code, weights, options.cuda_device, streams, allocated);
         Ok(Self {
             device: Arc::new(device),
             buffers,
@@ -158,6 +179,7 @@ impl TorchExecutor {
             buffers.inputs.reserve(inputs)?;
             buffers.outputs.reserve(outputs)?;
         }
+        self.device.keep_inputs(inputs);
         Ok(())
     }
 }
@@ -212,6 +234,11 @@ impl Executor for TorchExecutor {
 
     fn multiprocessors(&self) -> Option<u32> {
         shim::cuda_multiprocessors(self.device.cuda_index?)
+    }
+
+    fn weights(&self) -> Option<&dyn Weights> {
+        let weights: &dyn Weights = self.device.weights.as_ref()?;
+        (weights.bytes() > 0).then_some(weights)
     }
 
     fn forget_recordings(&self) {

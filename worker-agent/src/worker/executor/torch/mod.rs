@@ -17,19 +17,21 @@ mod profiler;
 mod programs;
 mod record_graphs;
 mod row_padding;
+mod seal_weights;
 mod shim;
 mod start;
 mod together;
 mod verify;
 mod verify_recordings;
 mod warm_up;
+mod weights;
 
 use super::error::ExecutionError;
 pub(super) use backbone::start_together;
 pub(super) use inspect::inspect;
 pub(super) use options::StartOptions;
 pub(super) use profiler::{run_under_profiler, write_trace};
-pub(super) use shim::exit_now;
+pub(super) use shim::{exit_now, prepare_regions, release_free_memory};
 pub(super) use start::start;
 
 /// Sets a function that is called with the cause if libtorch terminates the process.

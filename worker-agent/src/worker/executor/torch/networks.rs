@@ -167,6 +167,7 @@ fn options<'a>(program: &'a Program, artifact: &'a Path, optimize: Optimize) -> 
         batch_size: program.max_batch_size,
         sizes: WarmUpSizes::PowersOfTwo,
         optimize,
+        parks: false,
         pipeline: PipelineSettings::default(),
     }
 }

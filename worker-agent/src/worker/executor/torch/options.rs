@@ -23,6 +23,8 @@ pub(in crate::executor) struct StartOptions<'a> {
     pub(in crate::executor) sizes: WarmUpSizes,
     /// The optimization of the program.
     pub(in crate::executor) optimize: Optimize,
+    /// True if the weights may leave memory while others need it.
+    pub(in crate::executor) parks: bool,
     /// The overlap of batches.
     pub(in crate::executor) pipeline: PipelineSettings,
 }

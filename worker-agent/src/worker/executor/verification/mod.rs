@@ -187,6 +187,50 @@ impl Reference {
     }
 }
 
+/// The answer of a program to random inputs, as it was once.
+pub(super) struct SampleAnswer {
+    sample: Sample,
+    answers: Vec<Answer>,
+}
+
+impl SampleAnswer {
+    /// Runs a program on the first random inputs that it accepts; `None` if it accepts none, or answers the same inputs differently.
+    ///
+    /// # Errors
+    /// If the device failed.
+    pub(super) fn collect(
+        executor: &dyn Executor,
+        program: &Program,
+    ) -> Result<Option<Self>, ExecutionError> {
+        for sample in samples(program, &[1], InputRange::Wide) {
+            match run(executor, program, sample, Nudge::None) {
+                Ok(answers) => {
+                    let answer = Self { sample, answers };
+                    let is_steady = answer.is_repeated(executor, program)?;
+                    return Ok(is_steady.then_some(answer));
+                }
+                Err(ExecutionError::DeviceFailed(text)) => {
+                    return Err(ExecutionError::DeviceFailed(text));
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// Returns true if the program answers the same inputs with the same bits.
+    ///
+    /// # Errors
+    /// If the program fails.
+    pub(super) fn is_repeated(
+        &self,
+        executor: &dyn Executor,
+        program: &Program,
+    ) -> Result<bool, ExecutionError> {
+        Ok(run(executor, program, self.sample, Nudge::None)? == self.answers)
+    }
+}
+
 /// Returns true if an input has a dimension that varies, beside the batch.
 fn varies(program: &Program) -> bool {
     let batches = usize::from(program.batches());

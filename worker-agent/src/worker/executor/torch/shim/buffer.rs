@@ -50,6 +50,14 @@ impl Buffer {
         Ok(())
     }
 
+    /// Gives memory back beyond this size.
+    pub(in crate::executor::torch) fn shrink_to(&mut self, size: usize) -> Result<(), TorchError> {
+        if self.size > size {
+            *self = Self::new(size, self.pinned)?;
+        }
+        Ok(())
+    }
+
     /// Returns the size in bytes.
     pub(in crate::executor::torch) fn size(&self) -> usize {
         self.size

@@ -19,6 +19,12 @@ pub(super) struct Backbone {
     opaque: [u8; 0],
 }
 
+/// The opaque type `packhorse_region`.
+#[repr(C)]
+pub(super) struct Region {
+    opaque: [u8; 0],
+}
+
 /// The opaque type `packhorse_stream`.
 #[repr(C)]
 pub(super) struct Stream {
@@ -71,6 +77,7 @@ unsafe extern "C" {
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_module_only_reads_inputs(module: *const Module) -> c_int;
+    pub(super) fn packhorse_module_has_state(module: *const Module) -> c_int;
     pub(super) fn packhorse_module_forward(
         module: *mut Module,
         stream: *const Stream,
@@ -81,6 +88,21 @@ unsafe extern "C" {
         output_count: *mut usize,
         message: Message,
     ) -> c_int;
+    pub(super) fn packhorse_region_prepare();
+    pub(super) fn packhorse_region_new(region: *mut *mut Region, message: Message) -> c_int;
+    pub(super) fn packhorse_region_enter(region: *mut Region);
+    pub(super) fn packhorse_region_seal(
+        region: *mut Region,
+        folder: *const c_char,
+        bytes: *mut u64,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_region_park(region: *mut Region) -> c_int;
+    pub(super) fn packhorse_region_is_written(region: *const Region) -> c_int;
+    pub(super) fn packhorse_region_restore(region: *mut Region, message: Message) -> c_int;
+    pub(super) fn packhorse_region_digest(region: *const Region) -> u64;
+    pub(super) fn packhorse_region_free(region: *mut Region);
+    pub(super) fn packhorse_release_free_memory();
     pub(super) fn packhorse_module_free(module: *mut Module);
     pub(super) fn packhorse_backbone_load(
         paths: *const *const c_char,

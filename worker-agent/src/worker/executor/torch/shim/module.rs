@@ -122,6 +122,12 @@ impl Module {
         }
     }
 
+    /// Returns true unless it is certain that a run leaves nothing behind that the next one reads.
+    pub(in crate::executor::torch) fn has_state(&self) -> bool {
+        // SAFETY: the module lives as long as `self`.
+        unsafe { ffi::packhorse_module_has_state(self.as_ptr()) != 0 }
+    }
+
     /// Returns true if it is certain that no run writes to an input or keeps one.
     pub(in crate::executor::torch) fn only_reads_inputs(&self) -> bool {
         // SAFETY: the module lives as long as `self`.

@@ -1,0 +1,112 @@
+//! The weights of models on devices with a pool: the engine says whose come and go, and their workers are told.
+
+use std::sync::Arc;
+
+use packhorse_cluster::{ByteCount, PoolPlace, Residency, Time};
+use packhorse_links::Effect;
+use packhorse_serving::{Event, ReplicaKey};
+use packhorse_wire::{ToWorker, WeightsReport};
+
+use super::Driver;
+use crate::driver::served_model::ServedModel;
+
+impl Driver {
+    /// Has the weights of a replica copied to its device.
+    pub(super) fn load_weights(&mut self, now: Time, replica: ReplicaKey) {
+        self.order(replica, &ToWorker::Load);
+        self.copies.insert(replica, now);
+    }
+
+    /// Has the weights of a replica leave its device.
+    pub(super) fn unload_weights(&mut self, replica: ReplicaKey) {
+        self.order(replica, &ToWorker::Unload);
+        if let Some(model) = self.served_model(replica) {
+            model.telemetry.count_weights_eviction();
+        }
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.count_eviction(id);
+        }
+    }
+
+    /// Handles a worker's report on the place of its weights.
+    pub(super) fn weights_reported(
+        &mut self,
+        now: Time,
+        replica: ReplicaKey,
+        report: WeightsReport,
+    ) {
+        let (place, orders) = (pool_place(report), report.orders);
+        let effects = self.links.weights_reported(replica, place, orders);
+        if let Some(target) = self.links.target(replica) {
+            let device = &target.replica.spec.device;
+            self.weights.set_memory(device, place.memory);
+        }
+        for effect in &effects {
+            match effect {
+                Effect::Event(Event::WeightsLoaded { .. }) => {
+                    self.note_weights(replica, Some(place));
+                    self.count_copy(now, replica);
+                }
+                Effect::Event(Event::WeightsUnloaded { .. }) => {
+                    self.note_weights(replica, Some(place));
+                }
+                _ => {}
+            }
+        }
+        self.apply_all(now, effects);
+    }
+
+    fn count_copy(&mut self, now: Time, replica: ReplicaKey) {
+        let Some(since) = self.copies.remove(&replica) else {
+            return;
+        };
+        if let Some(model) = self.served_model(replica) {
+            let time = now.saturating_since(since);
+            model.telemetry.count_weights_load(time);
+        }
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.count_load(id);
+        }
+    }
+
+    /// Tells people where the weights of a replica are, if it is in a pool.
+    pub(super) fn note_weights(&self, replica: ReplicaKey, place: Option<PoolPlace>) {
+        if let (Some(place), Some(target)) = (place, self.links.target(replica)) {
+            let replica = &target.replica;
+            self.weights.set(replica.id, &replica.spec.device, place);
+        }
+    }
+
+    /// Forgets the weights of a replica that is no longer connected.
+    pub(super) fn forget_weights(&mut self, replica: ReplicaKey) {
+        self.copies.remove(&replica);
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.remove(id);
+        }
+    }
+
+    fn served_model(&self, replica: ReplicaKey) -> Option<&Arc<ServedModel>> {
+        self.models.get(&self.links.model(replica)?)
+    }
+
+    /// Sends a worker an order about its weights. If its connection has just broken, the next one begins with where they are.
+    fn order(&mut self, replica: ReplicaKey, order: &ToWorker) {
+        if let Some(batches) = self.links.order(replica) {
+            batches.order(order);
+        }
+    }
+}
+
+/// Returns the place in its device's pool that a worker reports.
+pub(super) fn pool_place(report: WeightsReport) -> PoolPlace {
+    PoolPlace {
+        weights: ByteCount::new(report.bytes),
+        memory: ByteCount::new(report.memory),
+        load: report.load,
+        residency: if report.resident {
+            Residency::Resident
+        } else {
+            Residency::Warm
+        },
+    }
+}

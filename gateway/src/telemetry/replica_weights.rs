@@ -1,0 +1,207 @@
+//! The weights of replicas on devices with a pool: where they are, and how often they came and went.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Error,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use packhorse_api::WeightsView;
+use packhorse_cluster::{ByteCount, DeviceId, PoolPlace, ReplicaId, Residency};
+use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
+
+use super::{replica_metrics::of_device, samples::encode_samples};
+
+/// The weights of all replicas that are members of pools and connected.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReplicaWeights(Arc<RwLock<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    replicas: BTreeMap<ReplicaId, Weights>,
+    /// The bytes that the weights on a device may have together, as its worker reported it last.
+    memory: BTreeMap<DeviceId, ByteCount>,
+}
+
+#[derive(Debug)]
+struct Weights {
+    device: DeviceId,
+    place: PoolPlace,
+    loads: u64,
+    evictions: u64,
+}
+
+impl ReplicaWeights {
+    /// Takes note of where the weights of a replica are.
+    pub(crate) fn set(&self, replica: ReplicaId, device: &DeviceId, place: PoolPlace) {
+        self.set_memory(device, place.memory);
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let weights = { &mut state.replicas }.entry(replica);
+        let weights = weights.or_insert_with(|| Weights {
+            device: device.clone(),
+            place,
+            loads: 0,
+            evictions: 0,
+        });
+        weights.place = place;
+    }
+
+    /// Takes note of the memory of a device for weights.
+    pub(crate) fn set_memory(&self, device: &DeviceId, memory: ByteCount) {
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        match state.memory.get_mut(device) {
+            Some(known) => *known = memory,
+            None => {
+                state.memory.insert(device.clone(), memory);
+            }
+        }
+    }
+
+    /// Counts a copy to the device.
+    pub(crate) fn count_load(&self, replica: ReplicaId) {
+        self.change(replica, |weights| weights.loads += 1);
+    }
+
+    /// Counts weights that left the device for others.
+    pub(crate) fn count_eviction(&self, replica: ReplicaId) {
+        self.change(replica, |weights| {
+            weights.evictions += 1;
+            weights.place = weights.place.warm();
+        });
+    }
+
+    /// Forgets a replica that is no longer connected.
+    pub(crate) fn remove(&self, replica: ReplicaId) {
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Weights { device, .. }) = state.replicas.remove(&replica)
+            && !{ state.replicas.values() }.any(|other| other.device == device)
+        {
+            state.memory.remove(&device);
+        }
+    }
+
+    /// Returns the weights of a replica as the API shows them; `None` if it is in no pool.
+    pub(crate) fn view(&self, replica: ReplicaId) -> Option<WeightsView> {
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let weights = state.replicas.get(&replica)?;
+        let memory = state.memory_of(weights);
+        Some(WeightsView {
+            residency: weights.place.residency,
+            bytes: weights.place.weights,
+            pool_bytes: (memory.as_u64() < u64::MAX).then_some(memory),
+            load_ms: weights.place.load.as_secs_f64() * 1e3,
+            loads: weights.loads,
+            evictions: weights.evictions,
+        })
+    }
+
+    /// Returns the replicas whose weights are larger than what their device has for all weights, with both.
+    pub(crate) fn without_room(&self) -> BTreeMap<ReplicaId, PoolPlace> {
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let places = state.replicas.iter().map(|(id, weights)| {
+            let memory = state.memory_of(weights);
+            (
+                *id,
+                PoolPlace {
+                    memory,
+                    ..weights.place
+                },
+            )
+        });
+        places
+            .filter(|(_, place)| place.weights > place.memory)
+            .collect()
+    }
+
+    fn change(&self, replica: ReplicaId, change: impl FnOnce(&mut Weights)) {
+        let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(weights) = state.replicas.get_mut(&replica) {
+            change(weights);
+        }
+    }
+}
+
+impl State {
+    fn memory_of(&self, weights: &Weights) -> ByteCount {
+        let known = self.memory.get(&weights.device).copied();
+        known.unwrap_or(weights.place.memory)
+    }
+}
+
+impl Collector for ReplicaWeights {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let mut devices: BTreeMap<DeviceId, [u64; 3]> = BTreeMap::new();
+        {
+            let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            for weights in state.replicas.values() {
+                let bytes = weights.place.weights;
+                let [resident, warm, memory] = devices.entry(weights.device.clone()).or_default();
+                match weights.place.residency {
+                    Residency::Resident => *resident += bytes.as_u64(),
+                    Residency::Warm => *warm += bytes.as_u64(),
+                }
+                *memory = state.memory_of(weights).as_u64();
+            }
+        }
+        let gauges: [(&str, &str, usize); 3] = [
+            (
+                "packhorse_weights_resident_bytes",
+                "Weights on a device that can leave it for others.",
+                0,
+            ),
+            (
+                "packhorse_weights_warm_bytes",
+                "Weights in the memory of a device's node, which are copied to the device when they are asked for.",
+                1,
+            ),
+            (
+                "packhorse_weights_memory_bytes",
+                "Memory of a device that the weights of all its models may have together, as its worker reported it last.",
+                2,
+            ),
+        ];
+        for (name, help, index) in gauges {
+            let values = { devices.iter() }.map(|(id, bytes)| (of_device(id), bytes[index]));
+            let known = values.filter(|(_, bytes)| *bytes < u64::MAX);
+            encode_samples(&mut encoder, name, help, MetricType::Gauge, known)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn weights_are_counted_and_their_bytes_are_those_of_their_place() {
+        let weights = ReplicaWeights::default();
+        let (id, device): (ReplicaId, DeviceId) =
+            ("1-0".parse().unwrap(), "n/cpu0".parse().unwrap());
+        assert_eq!(weights.view(id), None);
+        let place = PoolPlace {
+            weights: ByteCount::new(100),
+            memory: ByteCount::new(u64::MAX),
+            load: Duration::from_millis(2),
+            residency: Residency::Resident,
+        };
+        weights.set(id, &device, place);
+        weights.count_load(id);
+        weights.count_eviction(id);
+        let view = weights.view(id).unwrap();
+        assert_eq!((view.loads, view.evictions), (1, 1));
+        assert_eq!((view.residency, view.pool_bytes), (Residency::Warm, None));
+        assert!((view.load_ms - 2.0).abs() < 1e-9);
+        assert!(weights.without_room().is_empty());
+        let small = PoolPlace {
+            memory: ByteCount::new(99),
+            ..place.warm()
+        };
+        weights.set_memory(&device, ByteCount::new(99));
+        assert_eq!(weights.without_room(), BTreeMap::from([(id, small)]));
+        weights.remove(id);
+        assert_eq!(weights.view(id), None);
+    }
+}

@@ -1,0 +1,315 @@
+//! The memory of a worker with many programs: whose weights are on the device, within a limit.
+//!
+//! Gateways decide whose weights come and go, by what waits for them. Here they are carried out, one at a time, and what the process needs otherwise is
+//! measured: a copy for which there is no room is not made, and where the process grows by other means, the weights that were used least recently
+//! leave. Gateways are told of each change, and of the memory that there is for weights.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use packhorse_cluster::{ByteCount, ReplicaId};
+use packhorse_wire::WeightsReport;
+
+use crate::{
+    clock::now,
+    executor::{self, ExecutionError, Executor, Weights},
+    process_memory,
+};
+
+/// The part of the limit that is left free: the kernel counts resident memory in steps.
+const MARGIN: u64 = 4 << 20;
+/// The part of the limit that gateways are not told of: the process grows and shrinks a little all the time, and a copy that is asked for should find its
+/// room.
+const HEADROOM: u64 = 4 << 20;
+/// The change of the memory for weights of which gateways are told without another reason: what they were told last may have been little only while a
+/// program was loaded.
+const WORTH_TELLING: u64 = 2 << 20;
+/// The memory that comes free at least where it is worth looking for memory that the process keeps.
+const WORTH_TRIMMING: u64 = 1 << 20;
+/// The most looks between two searches for such memory.
+const MOST_PATIENCE: u32 = 64;
+/// The time between two looks at the memory of the process.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// The weights of the programs of a worker.
+pub(crate) struct Residency {
+    /// The memory that the process may have; `None` for as much as there is.
+    limit: Option<u64>,
+    /// The programs whose weights may leave. Its lock is held while weights come or go for others.
+    members: Mutex<BTreeMap<ReplicaId, Arc<MemberWeights>>>,
+    /// The memory for weights that gateways were told last.
+    told: AtomicU64,
+    start: Instant,
+}
+
+/// The weights of a program.
+pub(crate) struct MemberWeights {
+    residency: Arc<Residency>,
+    replica: ReplicaId,
+    executor: Arc<dyn Executor>,
+    /// The time of the last batch, or of the last copy, in nanoseconds since the start.
+    used: AtomicU64,
+    /// Tells gateways where the weights are. Returns false if there are none.
+    changed: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// The searches for memory that the process keeps although nothing uses it, and that weights could have.
+#[derive(Default)]
+struct Trims {
+    /// The looks until the next search.
+    left: u32,
+    /// The looks after a search that found nothing, at which the next one is.
+    patience: u32,
+}
+
+impl Trims {
+    /// Searches now and then while not all weights are there: often while that finds something.
+    fn look(&mut self, residency: &Residency) {
+        self.left = self.left.saturating_sub(1);
+        let members = residency.lock();
+        let is_scarce = members.values().any(|member| !member.is_resident());
+        drop(members);
+        if !is_scarce || self.left > 0 {
+            return;
+        }
+        let anonymous = || process_memory::anonymous().map_or(0, ByteCount::as_u64);
+        let before = anonymous();
+        executor::release_free_memory();
+        let found = before.saturating_sub(anonymous()) >= WORTH_TRIMMING;
+        self.patience = if found {
+            1
+        } else {
+            MOST_PATIENCE.min(2 * self.patience.max(1))
+        };
+        self.left = self.patience;
+    }
+}
+
+/// The reason why weights are not copied.
+#[derive(Debug, thiserror::Error)]
+enum NoCopy {
+    #[error("there is no room for {0} bytes")]
+    NoRoom(u64),
+    #[error(transparent)]
+    Failed(#[from] ExecutionError),
+}
+
+impl Residency {
+    /// Creates the memory of a process without programs, which may have this much.
+    pub(crate) fn new(limit: Option<ByteCount>) -> Arc<Self> {
+        let residency = Arc::new(Self {
+            limit: limit.map(|limit| limit.as_u64().saturating_sub(MARGIN)),
+            members: Mutex::default(),
+            told: AtomicU64::new(0),
+            start: now(),
+        });
+        if residency.limit.is_some() {
+            let watched = Arc::clone(&residency);
+            thread::spawn(move || watched.watch());
+        }
+        residency
+    }
+
+    /// Adds a program that was loaded. Its weights stay if there is room for them. The function tells gateways where they are, when they come or go without an
+    /// order, and returns false if there are none.
+    pub(crate) fn enter(
+        self: &Arc<Self>,
+        replica: ReplicaId,
+        executor: Arc<dyn Executor>,
+        changed: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Arc<MemberWeights> {
+        let member = Arc::new(MemberWeights {
+            residency: Arc::clone(self),
+            replica,
+            executor,
+            used: AtomicU64::new(0),
+            changed: Box::new(changed),
+        });
+        let mut members = self.lock();
+        members.insert(replica, Arc::clone(&member));
+        // Others were used, and this one may never be.
+        if !self.fits(0)
+            && let Some(weights) = member.executor.weights()
+        {
+            weights.park();
+        }
+        member
+    }
+
+    /// Removes a program.
+    pub(crate) fn leave(&self, replica: ReplicaId) {
+        self.lock().remove(&replica);
+    }
+
+    /// Has weights leave, those first that were used least recently, until so many bytes are free. Returns false if they do not come free.
+    pub(crate) fn make_room(&self, bytes: u64) -> bool {
+        let members = self.lock();
+        let (room, gone) = self.free(&members, bytes, None);
+        drop(members);
+        tell(&gone);
+        room
+    }
+
+    /// Has weights leave until so many bytes are free. Returns false if they do not come free, and the programs whose weights left.
+    fn free(
+        &self,
+        members: &BTreeMap<ReplicaId, Arc<MemberWeights>>,
+        bytes: u64,
+        except: Option<ReplicaId>,
+    ) -> (bool, Vec<Arc<MemberWeights>>) {
+        let mut gone = Vec::new();
+        if self.fits(bytes) {
+            return (true, gone);
+        }
+        // What batches and loads have left free the process keeps otherwise, because that saves time.
+        executor::release_free_memory();
+        if self.fits(bytes) {
+            return (true, gone);
+        }
+        let mut idle: Vec<&Arc<MemberWeights>> = members
+            .values()
+            .filter(|member| Some(member.replica) != except && member.is_resident())
+            .collect();
+        idle.sort_by_key(|member| member.used.load(Relaxed));
+        for member in idle {
+            let left = member.executor.weights().is_some_and(Weights::try_park);
+            if left {
+                gone.push(Arc::clone(member));
+                if self.fits(bytes) {
+                    return (true, gone);
+                }
+            }
+        }
+        (false, gone)
+    }
+
+    /// Returns true if the process may take so many bytes more.
+    fn fits(&self, bytes: u64) -> bool {
+        let Some(limit) = self.limit else {
+            return true;
+        };
+        process_memory::resident().is_none_or(|resident| resident.as_u64() + bytes <= limit)
+    }
+
+    /// Returns the bytes that the weights of all programs may have together: the limit without what the process has otherwise.
+    fn memory(&self, members: &BTreeMap<ReplicaId, Arc<MemberWeights>>) -> u64 {
+        let Some(limit) = self.limit else {
+            return u64::MAX;
+        };
+        let resident = members.values().filter(|member| member.is_resident());
+        let weights: u64 = resident.map(|member| member.bytes()).sum();
+        let process = process_memory::resident().map_or(0, ByteCount::as_u64);
+        limit.saturating_sub(HEADROOM + process.saturating_sub(weights))
+    }
+
+    /// Looks at the memory of the process from time to time, for it grows with batches, too.
+    fn watch(&self) {
+        let mut is_over = false;
+        let mut trims = Trims::default();
+        loop {
+            thread::sleep(LOOK_INTERVAL);
+            trims.look(self);
+            self.tell_memory();
+            if self.make_room(0) {
+                is_over = false;
+            } else if !is_over {
+                is_over = true;
+                let process = process_memory::resident().map_or(0, ByteCount::as_u64);
+                tracing::error!(
+                    process.bytes = process,
+                    limit.bytes = self.limit,
+                    "the process has more memory than it may, with no weights left that could leave"
+                );
+            }
+        }
+    }
+
+    /// Tells gateways how much memory there is for weights, if that is not what they were told. One member speaks for all.
+    fn tell_memory(&self) {
+        let members = self.lock();
+        let memory = self.memory(&members);
+        if memory.abs_diff(self.told.load(Relaxed)) <= WORTH_TELLING {
+            return;
+        }
+        let speakers: Vec<Arc<MemberWeights>> = members.values().cloned().collect();
+        drop(members);
+        // Until the first with a gateway.
+        let _ = speakers.iter().any(|speaker| (speaker.changed)());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Arc<MemberWeights>>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MemberWeights {
+    fn bytes(&self) -> u64 {
+        self.executor.weights().map_or(0, Weights::bytes)
+    }
+
+    fn is_resident(&self) -> bool {
+        self.executor.weights().is_none_or(Weights::is_resident)
+    }
+
+    /// Returns the report to a gateway of which so many orders were carried out.
+    pub(crate) fn report(&self, orders: u32) -> WeightsReport {
+        let weights = self.executor.weights();
+        let memory = self.residency.memory(&self.residency.lock());
+        self.residency.told.store(memory, Relaxed);
+        WeightsReport {
+            orders,
+            resident: self.is_resident(),
+            bytes: self.bytes(),
+            memory,
+            load: weights.map_or(Duration::ZERO, Weights::load_time),
+        }
+    }
+
+    /// Has the weights be on the device, for which others leave if there is no room. Returns false if they are not.
+    pub(crate) fn load(&self) -> bool {
+        let Some(weights) = self.executor.weights() else {
+            return true;
+        };
+        let since_start = now().saturating_duration_since(self.residency.start);
+        let used = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
+        self.used.store(used, Relaxed);
+        if weights.is_resident() {
+            return true;
+        }
+        let members = self.residency.lock();
+        let bytes = weights.bytes();
+        let (room, gone) = self.residency.free(&members, bytes, Some(self.replica));
+        let copied = if room {
+            weights.restore().map_err(NoCopy::from)
+        } else {
+            Err(NoCopy::NoRoom(bytes))
+        };
+        drop(members);
+        tell(&gone);
+        if let Err(reason) = &copied {
+            tracing::warn!(replica.id = %self.replica, %reason, "the weights are not copied");
+        }
+        copied.is_ok()
+    }
+
+    /// Has the weights leave the device, once no batch uses them.
+    pub(crate) fn unload(&self) {
+        if let Some(weights) = self.executor.weights() {
+            weights.park();
+        }
+    }
+}
+
+/// Tells the gateways of programs whose weights left.
+fn tell(gone: &[Arc<MemberWeights>]) {
+    for member in gone {
+        (member.changed)();
+    }
+}
