@@ -127,6 +127,37 @@ fn pools_are_for_models_that_leave_no_room_and_for_the_discipline_that_knows_the
 }
 
 #[test]
+fn few_models_have_workers_of_their_own_unless_one_would_have_no_device() {
+    let with_own = |memory, own_workers| {
+        let mut problem = zoo(1, memory, &THREE);
+        let pool = problem.devices[0].pool.as_mut();
+        pool.unwrap().own_workers = own_workers;
+        problem
+    };
+    let is_pooled = |problem: &Problem| {
+        let plan = place("goodput", problem);
+        assert_eq!(plan.placed_models(), 3);
+        let pooled = plan.replicas.iter().filter(|r| r.pool.is_some()).count();
+        assert!(pooled == 0 || pooled == plan.replicas.len(), "all or none");
+        pooled > 0
+    };
+    assert!(!is_pooled(&with_own(4000, 3)));
+    assert!(is_pooled(&with_own(4000, 2)), "they are more");
+    // Three processes have 101, 201 and 401 MiB at least.
+    assert!(
+        is_pooled(&with_own(100 + 500, 3)),
+        "one would have no device"
+    );
+    // One model less than before moves nobody.
+    let mut pooled = with_own(4000, 4);
+    assert!(!is_pooled(&pooled));
+    pooled.current = place("goodput", &with_own(4000, 0)).replicas;
+    assert!(is_pooled(&pooled));
+    pooled.devices[0].pool.as_mut().unwrap().own_workers = 6;
+    assert!(!is_pooled(&pooled), "half as many have processes again");
+}
+
+#[test]
 fn where_time_is_short_the_cheapest_requests_are_forecast() {
     let plan = place(
         "goodput",
