@@ -20,7 +20,7 @@ import aiohttp
 import models
 import torch
 from cluster import BUILD, Cluster, wait_until
-from pool_worker import workers
+from pool_worker import served, workers
 
 REPORT = Path(__file__).parent.parent / "docs/benchmarks/many-models.md"
 WIDTH = 1024
@@ -95,10 +95,6 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def served(cluster: Cluster, count: int) -> bool:
-    return sum(model["state"] == "ready" for model in cluster.admin.get("/v1/models")) == count
-
-
 BODY = torch.linspace(-1, 1, WIDTH).numpy().tobytes()
 HEADER = f'{{"inputs":[{{"name":"x","datatype":"FP32","shape":[1,{WIDTH}],"parameters":{{"binary_data_size":{len(BODY)}}}}}]}}'.encode()
 HEADERS = {"Inference-Header-Content-Length": str(len(HEADER))}
@@ -137,8 +133,7 @@ async def traffic(base: str, names: list[str], rate: float, seconds: float, seed
 
 
 def copies(cluster: Cluster) -> float:
-    lines = cluster.admin.call("GET", "/metrics").body.decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("packhorse_weights_loads_total"))
+    return cluster.admin.metric("packhorse_weights_loads_total")
 
 
 def base_mib(folder: Path, file: Path, registration: dict) -> float:

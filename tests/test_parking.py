@@ -13,7 +13,8 @@ import pytest
 import torch
 from cluster import Cluster, wait_until
 from http_admin import request
-from many_models import Watch, resident_kib, served, workers
+from many_models import Watch, resident_kib
+from pool_worker import served, workers
 
 WIDTH = 64
 COUNT = 10

@@ -260,7 +260,6 @@ impl DevicePool {
         member.residency = Residency::Warm;
         let retry = member.refused_until;
         self.used -= member.weights;
-        self.waiting.remove(replica);
         self.copies.retain(|copied| *copied != replica);
         Some(retry)
     }

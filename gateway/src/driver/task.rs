@@ -64,8 +64,6 @@ pub(super) struct Driver {
     batches: FxHashMap<BatchKey, InFlightBatch>,
     /// Where the weights of replicas in pools are, for people.
     weights: ReplicaWeights,
-    /// The times at which workers were told to copy weights that are not there yet.
-    copies: BTreeMap<ReplicaKey, Time>,
     classes: ShapeClasses,
     failure_log: FailureLog,
     blamed: BlamedTenants,
@@ -109,7 +107,6 @@ impl Driver {
             requests: FxHashMap::default(),
             batches: FxHashMap::default(),
             weights,
-            copies: BTreeMap::new(),
             classes: ShapeClasses::numbered_after(u64::from(number) << 48),
             failure_log: FailureLog::default(),
             blamed: BlamedTenants::default(),
@@ -259,9 +256,6 @@ impl Driver {
             self.classes.leave(&pending.membership);
         }
         let batches = self.batches.extract_if(|batch, _| engine.has_batch(*batch));
-        let links = self.links.split_off(models);
-        // A copy that is under way with another driver is not timed.
-        { &mut self.copies }.retain(|replica, _| self.links.target(*replica).is_some());
         DriverPart {
             batches: batches.collect(),
             models: self
@@ -272,7 +266,7 @@ impl Driver {
                 .fallbacks
                 .extract_if(.., |key, _| models.contains(key))
                 .collect(),
-            links,
+            links: self.links.split_off(models),
             engine,
             requests,
         }

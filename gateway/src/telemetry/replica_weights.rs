@@ -4,10 +4,11 @@ use std::{
     collections::BTreeMap,
     fmt::Error,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
 use packhorse_api::WeightsView;
-use packhorse_cluster::{ByteCount, DeviceId, PoolPlace, ReplicaId, Residency};
+use packhorse_cluster::{ByteCount, DeviceId, PoolPlace, ReplicaId, Residency, Time};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
 use super::{replica_metrics::of_device, samples::encode_samples};
@@ -27,6 +28,8 @@ struct State {
 struct Weights {
     device: DeviceId,
     place: PoolPlace,
+    /// The time at which its worker was told to copy them, while they are not there.
+    asked: Option<Time>,
     loads: u64,
     evictions: u64,
 }
@@ -40,6 +43,7 @@ impl ReplicaWeights {
         let weights = weights.or_insert_with(|| Weights {
             device: device.clone(),
             place,
+            asked: None,
             loads: 0,
             evictions: 0,
         });
@@ -57,9 +61,19 @@ impl ReplicaWeights {
         }
     }
 
-    /// Counts a copy to the device.
-    pub(crate) fn count_load(&self, replica: ReplicaId) {
-        self.change(replica, |weights| weights.loads += 1);
+    /// Notes that the worker of a replica was told to copy its weights.
+    pub(crate) fn begin_load(&self, now: Time, replica: ReplicaId) {
+        self.change(replica, |weights| weights.asked = Some(now));
+    }
+
+    /// Counts a copy that is done, and returns the time that it took; `None` if it was not asked for.
+    pub(crate) fn end_load(&self, now: Time, replica: ReplicaId) -> Option<Duration> {
+        let asked = self.change(replica, |weights| {
+            let asked = weights.asked.take()?;
+            weights.loads += 1;
+            Some(asked)
+        });
+        Some(now.saturating_since(asked??))
     }
 
     /// Counts weights that left the device for others.
@@ -113,11 +127,9 @@ impl ReplicaWeights {
             .collect()
     }
 
-    fn change(&self, replica: ReplicaId, change: impl FnOnce(&mut Weights)) {
+    fn change<T>(&self, replica: ReplicaId, change: impl FnOnce(&mut Weights) -> T) -> Option<T> {
         let mut state = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(weights) = state.replicas.get_mut(&replica) {
-            change(weights);
-        }
+        state.replicas.get_mut(&replica).map(change)
     }
 }
 
@@ -171,8 +183,6 @@ impl Collector for ReplicaWeights {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
@@ -188,7 +198,11 @@ mod tests {
             residency: Residency::Resident,
         };
         weights.set(id, &device, place);
-        weights.count_load(id);
+        assert_eq!(weights.end_load(Time::ZERO, id), None);
+        weights.begin_load(Time::ZERO, id);
+        let copied = Time::ZERO + Duration::from_millis(3);
+        let took = weights.end_load(copied, id);
+        assert_eq!(took, Some(Duration::from_millis(3)));
         weights.count_eviction(id);
         let view = weights.view(id).unwrap();
         assert_eq!((view.loads, view.evictions), (1, 1));

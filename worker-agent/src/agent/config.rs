@@ -90,8 +90,8 @@ pub(super) struct Options {
     #[arg(long, env = "PACKHORSE_LIBTORCH", value_name = "DIR")]
     pub(super) libtorch: Option<PathBuf>,
 
-    /// Memory of devices, separated by commas, such as cpu0=4GiB: less than they have [default: all that this process may use]. The process that many
-    /// models of a CPU share keeps weights within it
+    /// Memory of devices, separated by commas, such as cpu0=4GiB, within which the process that models of a CPU share keeps their weights [default: all that
+    /// this process may use]
     #[arg(
         long,
         env = "PACKHORSE_DEVICE_MEMORY",

@@ -300,9 +300,7 @@ impl Engine {
         let Some(at) = pool.and_then(|pool| pool.unloaded(now, replica)) else {
             return;
         };
-        if self.pools.get(device).and_then(DevicePool::reserved) == Some(replica) {
-            self.pools.reserve(device, None);
-        }
+        self.pools.withdraw(device, replica);
         self.tell_pools(now, key);
         self.pools.schedule_by(device, at);
     }

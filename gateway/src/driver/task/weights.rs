@@ -14,7 +14,9 @@ impl Driver {
     /// Has the weights of a replica copied to its device.
     pub(super) fn load_weights(&mut self, now: Time, replica: ReplicaKey) {
         self.order(replica, &ToWorker::Load);
-        self.copies.insert(replica, now);
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.begin_load(now, id);
+        }
     }
 
     /// Has the weights of a replica leave its device.
@@ -56,16 +58,11 @@ impl Driver {
         self.apply_all(now, effects);
     }
 
-    fn count_copy(&mut self, now: Time, replica: ReplicaKey) {
-        let Some(since) = self.copies.remove(&replica) else {
-            return;
-        };
-        if let Some(model) = self.served_model(replica) {
-            let time = now.saturating_since(since);
+    fn count_copy(&self, now: Time, replica: ReplicaKey) {
+        let id = self.names(replica).map(|(id, _)| id);
+        let time = id.and_then(|id| self.weights.end_load(now, id));
+        if let (Some(time), Some(model)) = (time, self.served_model(replica)) {
             model.telemetry.count_weights_load(time);
-        }
-        if let Some((id, _)) = self.names(replica) {
-            self.weights.count_load(id);
         }
     }
 
@@ -78,8 +75,7 @@ impl Driver {
     }
 
     /// Forgets the weights of a replica that is no longer connected.
-    pub(super) fn forget_weights(&mut self, replica: ReplicaKey) {
-        self.copies.remove(&replica);
+    pub(super) fn forget_weights(&self, replica: ReplicaKey) {
         if let Some((id, _)) = self.names(replica) {
             self.weights.remove(id);
         }

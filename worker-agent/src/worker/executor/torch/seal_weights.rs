@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     clock::now,
-    executor::{error::ExecutionError, stages::Executor as _, verification::SampleAnswer},
+    executor::{error::ExecutionError, verification::SampleAnswer},
 };
 
 /// The bytes below which weights stay: they are not worth two calls into the kernel.
@@ -104,6 +104,5 @@ fn try_seal(
     if bytes < LEAST_BYTES {
         return Err(NotParkable::Small(bytes));
     }
-    executor.release_memory();
     Ok(Sealed { bytes, load })
 }
