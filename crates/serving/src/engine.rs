@@ -371,6 +371,7 @@ impl Engine {
             queue: &model.queue,
             pool: &model.pool,
             overloaded: &self.overloaded,
+            shared_fairly: model.is_shared_fairly(now),
         })
     }
 

@@ -22,7 +22,7 @@ const BEHIND: u64 = 1 << 62;
 
 impl Model {
     /// Returns true if tenants share the model as this file says: it is overloaded, and there are several.
-    fn is_shared_fairly(&self, now: Time) -> bool {
+    pub(super) fn is_shared_fairly(&self, now: Time) -> bool {
         self.is_overloaded(now) && self.shares.is_shared()
     }
 }
