@@ -662,3 +662,22 @@ fn linger(stream: &LinkStream) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_shook_hands_as_the_worker_began_to_drain_is_told_so_and_stays() {
+        let open = OpenConnections::default();
+        let (before, of_before) = mpsc::channel();
+        open.add(before, false);
+        open.drain();
+        let (after, of_after) = mpsc::channel();
+        open.add(after, false);
+        for answers in [of_before, of_after] {
+            let told: Vec<_> = answers.try_iter().map(|answer| answer.message).collect();
+            assert_eq!(told, [Some(ToGateway::Draining)]);
+        }
+    }
+}
