@@ -236,6 +236,97 @@ fn a_flood_costs_a_quiet_tenant_a_batch_that_computes_and_none_that_waits_behind
     }
 }
 
+/// Returns an engine with a replica that takes eight rows at a time, in 50 ms, and a function that sends it a request of a tenant.
+fn engine_of_eight() -> (Engine, impl FnMut(&mut Engine, u64, u64, u64) -> RequestKey) {
+    let mut engine = Engine::new(EngineConfig::default());
+    let limits = ModelLimits {
+        max_batch_rows: 8,
+        max_batch_bytes: 1000,
+        queue_limit: 1000,
+    };
+    let model = MODEL;
+    engine.handle(at(0), Event::ModelUpdated { model, limits });
+    let (replica, parameters) = (ReplicaKey(0), parameters(MODEL, &[50; 8], 2));
+    engine.handle(
+        at(0),
+        Event::ReplicaReady {
+            replica,
+            parameters,
+        },
+    );
+    let mut next = 0;
+    let send = move |engine: &mut Engine, now: u64, tenant: u64, objective: u64| {
+        next += 1;
+        let request = Request {
+            tenant: TenantKey(tenant),
+            ..request(next, MODEL, at(now + objective))
+        };
+        engine.handle(at(now), Event::RequestArrived(request));
+        request.id
+    };
+    (engine, send)
+}
+
+/// Returns the batches that are sent at a time, and ends the one that was sent before.
+fn sent_after(
+    engine: &mut Engine,
+    now: u64,
+    before: Option<BatchKey>,
+) -> Vec<(BatchKey, Vec<RequestKey>)> {
+    if let Some(batch) = before {
+        let done = Event::BatchCompleted {
+            batch,
+            queue_wait: ms(0),
+            compute: ms(50),
+        };
+        engine.handle(at(now), done);
+    }
+    let actions = std::iter::from_fn(|| engine.poll(at(now)));
+    let sent = actions.filter_map(|action| match action {
+        Action::Dispatch {
+            batch, requests, ..
+        } => Some((batch, requests)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_quiet_tenant_goes_before_a_flood_that_is_in_time() {
+    let (mut engine, mut send) = engine_of_eight();
+    for _ in 0..32 {
+        send(&mut engine, 0, 1, 1000);
+    }
+    let first = sent_after(&mut engine, 0, None);
+    let quiet = send(&mut engine, 10, 2, 1000);
+    sent_after(&mut engine, 10, None);
+    // The second batch was sent before.
+    assert_eq!(first.len(), 2);
+    let mut next = sent_after(&mut engine, 50, Some(first[0].0));
+    next.extend(sent_after(&mut engine, 99, None));
+    assert!(next[0].1.contains(&quiet), "{first:?} {next:?}");
+}
+
+#[test]
+fn what_a_tenant_had_while_nobody_waited_does_not_count_against_it() {
+    let (mut engine, mut send) = engine_of_eight();
+    let mut before = None;
+    for turn in 0..100 {
+        let now = 50 * turn;
+        send(&mut engine, now, 2, 1000);
+        before = Some(sent_after(&mut engine, now, before)[0].0);
+    }
+    for _ in 0..200 {
+        send(&mut engine, 5000, 1, 1000);
+    }
+    let flood = sent_after(&mut engine, 5000, before);
+    let quiet = send(&mut engine, 5010, 2, 1000);
+    sent_after(&mut engine, 5010, None);
+    let mut next = sent_after(&mut engine, 5050, Some(flood[0].0));
+    next.extend(sent_after(&mut engine, 5099, None));
+    assert!(next[0].1.contains(&quiet), "{flood:?} {next:?}");
+}
+
 #[test]
 fn tenants_that_ask_for_more_than_their_shares_get_equal_parts_of_the_rest() {
     let (parts, total) = Run::new(DisciplineName::Deadline, 1000).serve(&[1.0, 10.0], 60);
