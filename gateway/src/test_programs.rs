@@ -13,6 +13,7 @@ pub(crate) fn spec(name: &str, shape: &[i64]) -> TensorSpec {
             .collect(),
         pad: None,
         max_shape: None,
+        typical_shape: None,
     }
 }
 

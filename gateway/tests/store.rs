@@ -31,6 +31,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         shape: vec![Dim::Any, Dim::Any, Dim::Fixed(3)],
         pad,
         max_shape: None,
+        typical_shape: None,
     };
     let pad = Padding {
         axis: 1,

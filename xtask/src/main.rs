@@ -108,6 +108,8 @@ enum Bench {
     Overload(bench::cluster::Overload),
     /// Measures the p99 of one model beside attacks on others, and of one key beside attacks of another.
     Isolation(bench::cluster::Isolation),
+    /// Compares the programs with those of another version: requests, processor time and starts.
+    Versions(bench::cluster::Versions),
     /// Measures how soon a gateway with a thousand models serves again after it was killed.
     Restart(bench::cluster::Restart),
     /// Measures what many small models take in processes of their own, and in one that they share.
@@ -137,6 +139,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::Overload(options)) => bench::cluster::overload(&options),
         Chore::Bench(Bench::Isolation(options)) => bench::cluster::isolation(&options),
         Chore::Bench(Bench::Restart(options)) => bench::cluster::restart(&options),
+        Chore::Bench(Bench::Versions(options)) => bench::cluster::versions(&options),
         Chore::Bench(Bench::PoolWorker(options)) => bench::cluster::pool_worker(&options),
         Chore::Bench(Bench::ManyModels(options)) => bench::cluster::many_models(&options),
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),

@@ -89,6 +89,8 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         pad: Option<Pad>,
         #[serde(default)]
         max_shape: Option<Vec<Dim>>,
+        #[serde(default)]
+        typical_shape: Option<Vec<Dim>>,
     }
     /// A [`Padding`] without unknown fields.
     #[derive(Deserialize)]
@@ -106,6 +108,7 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         shape: tensor.shape,
         pad: tensor.pad.map(padding),
         max_shape: tensor.max_shape,
+        typical_shape: tensor.typical_shape,
     };
     Ok(tensors.into_iter().map(spec).collect())
 }

@@ -221,6 +221,47 @@ impl Program {
         self.validate_side("outputs", &self.outputs, false)
     }
 
+    /// Checks that the usual sizes of an input belong to its shape and are within its limits.
+    fn validate_typical_shape(&self, spec: &TensorSpec, is_input: bool) -> Result<(), String> {
+        let Some(sizes) = &spec.typical_shape else {
+            return Ok(());
+        };
+        if !is_input {
+            return Err("only inputs have usual sizes".to_owned());
+        }
+        if sizes.len() != spec.shape.len() {
+            return Err(format!(
+                "expected {} dimensions as in shape, got {}",
+                spec.shape.len(),
+                sizes.len()
+            ));
+        }
+        let first = usize::from(self.batches());
+        for (axis, (size, dim)) in sizes.iter().zip(&spec.shape).enumerate() {
+            let problem = match (size, dim) {
+                (Dim::Fixed(_), Dim::Any) if axis < first => {
+                    "the batch dimension is tried with all sizes: expected -1"
+                }
+                (Dim::Fixed(0), _) => "a size must not be 0",
+                (Dim::Fixed(size), Dim::Fixed(fixed)) if size != fixed => {
+                    "a fixed dimension has its size or -1"
+                }
+                (Dim::Any | Dim::Fixed(_), _) => continue,
+            };
+            return Err(format!("dimension {axis}: {problem}"));
+        }
+        let row = spec.shape.iter().enumerate().map(|(axis, dim)| match dim {
+            Dim::Any if axis < first => 1,
+            Dim::Any => spec.tried_dim(axis).cast_signed(),
+            Dim::Fixed(_) => (*dim).into(),
+        });
+        let row = Shape::new(&row.collect::<Vec<i64>>()).map_err(|e| e.to_string())?;
+        match spec.oversized_dim(&row, first) {
+            Some(oversized) => Err(oversized.to_string()),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that an input's limits belong to its shape, and that the default limit leaves room where there is none.
     fn validate_max_shape(&self, spec: &TensorSpec, is_input: bool) -> Result<(), String> {
         let first = usize::from(self.batches());
@@ -366,6 +407,9 @@ impl Program {
             if let Err(problem) = self.validate_max_shape(spec, may_pad) {
                 return error(field("max_shape"), problem);
             }
+            if let Err(problem) = self.validate_typical_shape(spec, may_pad) {
+                return error(field("typical_shape"), problem);
+            }
         }
         Ok(())
     }
@@ -383,6 +427,7 @@ mod tests {
             shape: vec![Dim::Any, Dim::Any],
             pad: None,
             max_shape: None,
+            typical_shape: None,
         };
         ModelSpec {
             program: Program {
@@ -523,5 +568,73 @@ mod tests {
         let mut spec = spec();
         spec.program.outputs[0].max_shape = Some(vec![Dim::Any, Dim::Any]);
         assert_eq!(spec.validate().unwrap_err().field, "outputs[0].max_shape");
+    }
+
+    #[test]
+    fn usual_sizes_belong_to_the_shape_and_are_within_its_limits() {
+        let dims = |dims: &[i64]| -> Vec<Dim> {
+            let dims = dims.iter().map(|dim| Dim::try_from(*dim).unwrap());
+            dims.collect()
+        };
+        let problem_of = |shape: &[i64], sizes: &[i64], limits: Option<&[i64]>| {
+            let mut spec = spec();
+            let input = &mut spec.program.inputs[0];
+            input.shape = dims(shape);
+            input.typical_shape = Some(dims(sizes));
+            input.max_shape = limits.map(dims);
+            spec.validate().map_err(|error| {
+                assert_eq!(error.field, "inputs[0].typical_shape");
+                error.problem
+            })
+        };
+        assert_eq!(problem_of(&[-1, -1], &[-1, 128], None), Ok(()));
+        assert_eq!(problem_of(&[-1, 80, -1], &[-1, 80, 3000], None), Ok(()));
+        assert_eq!(problem_of(&[-1, -1], &[-1, 512], Some(&[-1, 512])), Ok(()));
+        for (shape, sizes, limits, problem) in [
+            (
+                &[-1, -1][..],
+                &[16][..],
+                None,
+                "expected 2 dimensions as in shape, got 1",
+            ),
+            (
+                &[-1, -1],
+                &[8, 16],
+                None,
+                "dimension 0: the batch dimension is tried with all sizes: expected -1",
+            ),
+            (
+                &[-1, -1],
+                &[-1, 0],
+                None,
+                "dimension 1: a size must not be 0",
+            ),
+            (
+                &[-1, 3],
+                &[-1, 4],
+                None,
+                "dimension 1: a fixed dimension has its size or -1",
+            ),
+            (
+                &[-1, -1],
+                &[-1, 513],
+                Some(&[-1, 512][..]),
+                "dimension 1 is 513, over the limit of 512 that the model declares (max_shape)",
+            ),
+            (
+                &[-1, -1],
+                &[-1, 5_000_000],
+                None,
+                "dimension 1 is 5000000, over the limit of 4194304: a row has at most 4194304 elements where the model declares no max_shape",
+            ),
+        ] {
+            assert_eq!(problem_of(shape, sizes, limits), Err(problem.to_owned()));
+        }
+        let mut spec = spec();
+        spec.program.outputs[0].typical_shape = Some(vec![Dim::Any, Dim::Any]);
+        assert_eq!(
+            spec.validate().unwrap_err().field,
+            "outputs[0].typical_shape"
+        );
     }
 }

@@ -262,6 +262,11 @@ pub struct TensorSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
     pub max_shape: Option<Vec<Dim>>,
+    /// The usual size of each dimension of an input, -1 for one without a declared size; a list as long as `shape`. With these sizes
+    /// the program is tried, measured and warmed up; without them with 16 in each variable dimension.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
+    pub typical_shape: Option<Vec<Dim>>,
 }
 
 /// A dimension of an input that is larger than its model allows.
@@ -299,12 +304,24 @@ impl TensorSpec {
     /// The largest number of elements of one row of an input that has a variable dimension without a declared limit.
     pub const MAX_ROW_ELEMENTS: u64 = 4 << 20;
 
+    /// The size with which a variable dimension is tried and measured where no usual one is declared: the tokens of a short sentence.
+    pub const ASSUMED_DIM: u64 = 16;
+
     /// Returns the declared limit of a dimension.
     pub fn max_dim(&self, axis: usize) -> Option<u64> {
-        match self.max_shape.as_ref()?.get(axis)? {
-            Dim::Any => None,
-            Dim::Fixed(limit) => Some(*limit),
-        }
+        declared(self.max_shape.as_deref(), axis)
+    }
+
+    /// Returns the declared usual size of a dimension.
+    pub fn typical_dim(&self, axis: usize) -> Option<u64> {
+        declared(self.typical_shape.as_deref(), axis)
+    }
+
+    /// Returns the size with which a variable dimension is tried and measured: the declared one, else [`TensorSpec::ASSUMED_DIM`], or the limit
+    /// if that is smaller.
+    pub fn tried_dim(&self, axis: usize) -> u64 {
+        let assumed = || Self::ASSUMED_DIM.min(self.max_dim(axis).unwrap_or(u64::MAX));
+        self.typical_dim(axis).unwrap_or_else(assumed)
     }
 
     /// Returns the variable dimension by which an input of an accepted shape is too large, if there is one. The dimensions before
@@ -372,6 +389,14 @@ impl TensorSpec {
             }
         }
         Dims(&self.shape).to_string()
+    }
+}
+
+/// Returns the size that a list declares for a dimension.
+fn declared(sizes: Option<&[Dim]>, axis: usize) -> Option<u64> {
+    match sizes?.get(axis)? {
+        Dim::Any => None,
+        Dim::Fixed(size) => Some(*size),
     }
 }
 

@@ -249,6 +249,7 @@ fn sample(models: usize, samples: u64) -> Event {
     let counts = RequestCounts {
         arrived: 50 * samples,
         within_slo: 50 * samples,
+        missed: 0,
         for_family: 0,
     };
     Event::Sampled(Sample {

@@ -67,6 +67,8 @@ pub struct RequestCounts {
     pub arrived: u64,
     /// The number of requests that were answered within the SLO.
     pub within_slo: u64,
+    /// The number of requests that ended otherwise, those aside whose clients did not wait.
+    pub missed: u64,
     /// The number of those that arrived which were for the model's family, and not for this variant alone.
     pub for_family: u64,
 }
@@ -161,6 +163,7 @@ impl RequestCounts {
             Some(Self {
                 arrived: self.arrived.checked_sub(before.arrived)?,
                 within_slo: self.within_slo.checked_sub(before.within_slo)?,
+                missed: self.missed.checked_sub(before.missed)?,
                 for_family: self.for_family.checked_sub(before.for_family)?,
             })
         };

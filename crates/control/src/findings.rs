@@ -215,13 +215,15 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
         let missing = forecast.rate.get() - forecast.goodput.get();
         let shortfall = forecast.shortfall.as_deref();
         if state.rollout.of_model(id).next().is_none() && forecast.rate.get() > 0.0 {
-            all.push(finding(
-                Severity::Critical,
-                Problem::ModelNotServed,
-                with_details(format!("the plan has no replica of model {id}"), shortfall),
-                Some("the devices have no place for it"),
-                Some("add a device, lower the rate or raise the SLO".to_owned()),
-            ));
+            if let Some((cause, cure)) = why_not_placed(state, id) {
+                all.push(finding(
+                    Severity::Critical,
+                    Problem::ModelNotServed,
+                    with_details(format!("the plan has no replica of model {id}"), shortfall),
+                    Some(cause),
+                    Some(cure.to_owned()),
+                ));
+            }
         } else if missing > TOLERATED_SHORTFALL * forecast.rate.get() {
             all.push(finding(
                 Severity::Warning,
@@ -235,6 +237,28 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
             ));
         }
     }
+}
+
+/// Returns why the plan has no replica of a model, and the cure; `None` while the model waits for its first measurement, after which it is planned.
+fn why_not_placed(state: &State, id: &ModelId) -> Option<(&'static str, &'static str)> {
+    let measurements = &state.measurements;
+    if measurements.device_count() == 0 {
+        return Some((
+            "no device accepts replicas",
+            "start an agent, or end the cordon of a node",
+        ));
+    }
+    if state.is_profiled(id) {
+        return Some((
+            "the devices have no place for it",
+            "add a device, lower the rate or raise the SLO",
+        ));
+    }
+    let is_awaited = measurements.waits(id) || measurements.of_model(id).next().is_some();
+    (!is_awaited).then_some((
+        "no device has a profile of it, and measuring it failed",
+        "import a profile, or register a corrected version",
+    ))
 }
 
 fn of_nodes(state: &State, all: &mut Vec<Finding>) {

@@ -17,7 +17,7 @@ use crate::{
     state::State,
 };
 
-/// The size that is assumed of a variable dimension when the size of a request is estimated.
+/// The size that is assumed of a variable dimension without a usual one when the size of a request is estimated.
 const ASSUMED_DIMENSION: u64 = 128;
 
 /// The number of devices that measure an estimated model above which such a model gets no replica on that kind of device at all, unless it
@@ -228,10 +228,11 @@ fn demanded_model(spec: &ModelSpec, rate: RequestsPerSecond, load_time: Duration
 fn payload(spec: &ModelSpec) -> ByteCount {
     let batches = spec.program.batches();
     let bytes = spec.program.inputs.iter().map(|input| {
-        let dims = input.shape.iter().skip(usize::from(batches));
-        let elements = dims.fold(1_u64, |product, dim| {
+        let dims = input.shape.iter().enumerate();
+        let dims = dims.skip(usize::from(batches));
+        let elements = dims.fold(1_u64, |product, (axis, dim)| {
             product.saturating_mul(match dim {
-                Dim::Any => ASSUMED_DIMENSION,
+                Dim::Any => input.typical_dim(axis).unwrap_or(ASSUMED_DIMENSION),
                 Dim::Fixed(size) => *size,
             })
         });

@@ -28,7 +28,7 @@ const FIRST_STEP: u32 = 10;
 const RETIREMENT: Duration = Duration::from_mins(10);
 /// The time after which counts are forgotten by half.
 const MEMORY: Duration = Duration::from_mins(5);
-/// The least number of requests of a version that is judged.
+/// The least number of requests of a version that have ended when it is judged.
 const LEAST_REQUESTS: f64 = 30.0;
 /// The least difference between the parts of requests within the SLO that counts.
 const LEAST_DIFFERENCE: f64 = 0.05;
@@ -69,8 +69,8 @@ struct NamedTraffic {
 #[derive(Clone, Copy, Debug, Default)]
 struct VersionCounts {
     counted: RequestCounts,
-    /// The requests since `since`, and half of those before.
-    arrived: f64,
+    /// The requests that have ended since `since`, and half of those before.
+    ended: f64,
     within_slo: f64,
     since: Time,
 }
@@ -332,10 +332,11 @@ impl NamedTraffic {
             counts.counted = *count;
             if now.saturating_since(counts.since) > MEMORY {
                 counts.since = now;
-                counts.arrived /= 2.0;
+                counts.ended /= 2.0;
                 counts.within_slo /= 2.0;
             }
-            counts.arrived += new.arrived as f64;
+            // Those under way may be in time.
+            counts.ended += (new.within_slo + new.missed) as f64;
             counts.within_slo += new.within_slo as f64;
             // A version that clients ask for by its number is not idle.
             let is_unused = self.idle_since.contains_key(&id.version);
@@ -604,20 +605,20 @@ impl NamedTraffic {
 impl VersionCounts {
     /// Returns the part of the requests that were answered within the SLO.
     fn part(&self) -> f64 {
-        (self.within_slo / self.arrived).min(1.0)
+        (self.within_slo / self.ended).min(1.0)
     }
 
     /// Returns true if significantly fewer requests were answered within the SLO than by the other version: the test of two
     /// proportions with a pooled variance (R. G. Newcombe, "Interval estimation for the difference between independent proportions",
     /// Statistics in Medicine 17, 1998, method 1).
     fn is_worse_than(&self, before: &Self) -> bool {
-        if self.arrived < LEAST_REQUESTS || before.arrived < LEAST_REQUESTS {
+        if self.ended < LEAST_REQUESTS || before.ended < LEAST_REQUESTS {
             return false;
         }
         let difference = before.part() - self.part();
-        let all = self.arrived + before.arrived;
+        let all = self.ended + before.ended;
         let pooled = ((self.within_slo + before.within_slo) / all).min(1.0);
-        let variance = pooled * (1.0 - pooled) * (1.0 / self.arrived + 1.0 / before.arrived);
+        let variance = pooled * (1.0 - pooled) * (1.0 / self.ended + 1.0 / before.ended);
         difference > LEAST_DIFFERENCE && difference > SIGNIFICANT * variance.sqrt()
     }
 }

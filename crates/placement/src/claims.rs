@@ -186,7 +186,11 @@ impl<'a> Claims<'a> {
             };
             let harm = self.harm(&problem, &plan.replicas);
             if harm < least {
-                (best, least) = (self.with_shortfalls(plan, &problem), harm);
+                // What brings nobody more shows that there is no more to be had.
+                if self.brings_more(&plan.replicas, &best.replicas) {
+                    best = self.with_shortfalls(plan, &problem);
+                }
+                least = harm;
             }
         }
         let mut way = None;
@@ -237,6 +241,20 @@ impl<'a> Claims<'a> {
             Some(staying) if self.harm(&self.entitled, &staying.replicas) < least => Ok(staying),
             _ => Ok(best),
         }
+    }
+
+    /// Returns true if replicas leave less unmet than others, whatever rates either are planned for: smaller rates that bring nobody more are lost in
+    /// vain. What models lack of their fair shares counts from a part on that is above the error of the estimate.
+    fn brings_more(&self, replicas: &[PlannedReplica], than: &[PlannedReplica]) -> bool {
+        let [harm, than] = [replicas, than].map(|replicas| self.harm(self.problem, replicas));
+        let same_behind = |(mut harm, than): (Harm, &Harm)| {
+            if harm.behind.abs_diff(than.behind) < STEP {
+                harm.behind = than.behind;
+            }
+            harm
+        };
+        let harm: Vec<Harm> = harm.into_iter().zip(&than).map(same_behind).collect();
+        harm < than
     }
 
     /// Returns true if a served model's rate is above what its replicas carry.

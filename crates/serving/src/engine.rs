@@ -22,6 +22,8 @@ use rustc_hash::FxHashMap;
 
 pub use parts::EnginePart;
 
+use self::fairness::Contention;
+
 use crate::{
     Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
     RequestKey, RequestOutcome,
@@ -140,6 +142,7 @@ struct Model {
     retries: RetryBudget,
     divisions: DivisionBudget,
     shares: TenantShares,
+    contention: Contention,
     blame: TenantBlame,
     /// The end of the time for which the model counts as overloaded.
     overloaded_until: Time,
@@ -371,12 +374,14 @@ impl Engine {
             queue: &model.queue,
             pool: &model.pool,
             overloaded: &self.overloaded,
+            shared_fairly: model.is_shared_fairly(now),
         })
     }
 
     fn enqueue(&mut self, now: Time, waiting: QueuedRequest) {
         let model = waiting.request.model;
         self.insert_into_queue(waiting);
+        self.note_tenant(now, model, waiting.request.tenant);
         self.books.queued += 1;
         self.schedule_decision(now, model);
         if self.models[&model].queue.len() == 1 {

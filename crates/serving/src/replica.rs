@@ -328,6 +328,11 @@ impl Replica {
         self.estimate.margin(now)
     }
 
+    /// Returns the margin if the last batches have shown it.
+    pub(crate) fn known_margin(&self, now: Time) -> Option<Duration> {
+        self.estimate.known_margin(now)
+    }
+
     /// Returns the forecast without a margin.
     pub(crate) fn expectation(&self, now: Time) -> Forecast<'_> {
         Forecast {

@@ -26,6 +26,9 @@ const MAX_OVERHEAD: Duration = Duration::from_secs(1);
 /// larger.
 const MARGIN_DEVIATIONS: f64 = 2.0;
 
+/// The number of observations after which the mean deviation is known: the first of them count least in it.
+const KNOWN_AFTER: u64 = 16;
+
 /// Exponentially weighted moving averages of the times of a replica's batches, relative to its profile.
 #[derive(Clone, Debug)]
 pub(crate) struct SpeedEstimate {
@@ -34,6 +37,8 @@ pub(crate) struct SpeedEstimate {
     overhead_fit: OverheadFit,
     /// The mean absolute difference between expected and actual return of batches, in seconds.
     deviation: f64,
+    /// The number of observations.
+    count: u64,
     observed: Time,
 }
 
@@ -43,6 +48,7 @@ impl SpeedEstimate {
             slowdown: 1.0,
             overhead_fit: OverheadFit::default(),
             deviation: 0.0,
+            count: 0,
             observed: now,
         }
     }
@@ -74,6 +80,7 @@ impl SpeedEstimate {
             .observe(f64::from(rows), overhead.min(plausible).as_secs_f64());
         let error = error.min(plausible).as_secs_f64();
         self.deviation = deviation + WEIGHT * (error - deviation);
+        self.count += 1;
         self.observed = now;
     }
 
@@ -90,6 +97,12 @@ impl SpeedEstimate {
     /// Returns the margin by which a batch may miss its expected time, and which it rarely exceeds.
     pub(crate) fn margin(&self, now: Time) -> Duration {
         Duration::from_secs_f64(MARGIN_DEVIATIONS * self.deviation * self.confidence(now))
+    }
+
+    /// Returns the margin if the last batches have shown it.
+    pub(crate) fn known_margin(&self, now: Time) -> Option<Duration> {
+        let is_known = self.count >= KNOWN_AFTER && now <= self.observed + FRESH_TIME;
+        is_known.then(|| self.margin(now))
     }
 
     fn confidence(&self, now: Time) -> f64 {

@@ -28,6 +28,23 @@ pub(crate) struct TenantShares {
 }
 
 impl TenantShares {
+    /// Takes note of a tenant. Returns true if it is the second, so that there are several from now on.
+    pub(crate) fn note(&mut self, tenant: TenantKey) -> bool {
+        let was_shared = self.is_shared();
+        self.shares.entry(tenant).or_default();
+        !was_shared && self.is_shared()
+    }
+
+    /// Forgets all rows, and the tenants that have had none since this was done before and are not among those whose requests wait.
+    pub(crate) fn begin(&mut self, now: Time, waiting: impl Iterator<Item = TenantKey>) {
+        self.shares.retain(|_, share| *share > 0.0);
+        self.shares.values_mut().for_each(|share| *share = 0.0);
+        for tenant in waiting {
+            self.note(tenant);
+        }
+        (self.begin, self.largest) = (now, 0.0);
+    }
+
     /// Counts the requests of a batch, each by its tenant and its rows.
     pub(crate) fn add(&mut self, now: Time, requests: impl Iterator<Item = (TenantKey, u32)>) {
         let age = now.saturating_since(self.begin).as_secs_f64();
@@ -81,6 +98,19 @@ mod tests {
         assert!(!shares.has_fair_share(A));
         shares.add(at(0), [(A, 8)].into_iter());
         assert!(!shares.has_fair_share(A) && !shares.has_fair_share(B));
+    }
+
+    #[test]
+    fn a_new_begin_keeps_those_who_wait_and_those_who_had_rows_since_the_last() {
+        let mut shares = TenantShares::default();
+        shares.note(B);
+        shares.add(at(0), [(A, 8)].into_iter());
+        shares.begin(at(1), [TenantKey(3)].into_iter());
+        assert!(shares.shares.keys().eq([&A, &TenantKey(3)]));
+        shares.add(at(1), [(TenantKey(3), 1)].into_iter());
+        assert!(shares.has_fair_share(TenantKey(3)) && !shares.has_fair_share(A));
+        shares.begin(at(2), std::iter::empty());
+        assert!(shares.shares.keys().eq([&TenantKey(3)]));
     }
 
     #[test]

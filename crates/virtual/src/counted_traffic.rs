@@ -42,10 +42,13 @@ impl CountedTraffic {
             }
             let serving: Vec<_> = gateway.data_plane.serving(model).collect();
             if serving.is_empty() {
+                counts.missed += requests;
                 continue;
             }
             let in_time = self.in_time.get(model).copied().unwrap_or(1.0);
-            counts.within_slo += (requests as f64 * in_time) as u64;
+            let in_time = (requests as f64 * in_time) as u64;
+            counts.within_slo += in_time;
+            counts.missed += requests - in_time;
             let slowdown = slowdowns.get(model).copied().unwrap_or(1.0);
             for (id, target) in &serving {
                 let work: &mut ComputedWork = sample.work.entry(*id).or_default();

@@ -275,9 +275,12 @@ impl DataPlane {
         self.engine.handle(now, Event::RequestArrived(request));
     }
 
-    /// Counts a request that was answered in time.
-    pub(crate) fn answered_in_time(&mut self, model: usize, requests: u64) {
-        self.counts[model].within_slo += requests;
+    /// Counts requests that have ended, in time and otherwise. Those for a model that is not there were not counted when they came.
+    pub(crate) fn ended(&mut self, model: usize, in_time: u64, missed: u64) {
+        if let Some(counts) = self.counts.get_mut(model) {
+            counts.within_slo += in_time;
+            counts.missed += missed;
+        }
     }
 
     // The workers' side.

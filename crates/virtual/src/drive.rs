@@ -311,6 +311,7 @@ impl<E: Environment> Cluster<E> {
                 let sum = sample.models.entry(model.id.clone()).or_default();
                 sum.arrived += counts.arrived;
                 sum.within_slo += counts.within_slo;
+                sum.missed += counts.missed;
                 sum.for_family += counts.for_family;
             }
         }

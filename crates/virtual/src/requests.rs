@@ -159,6 +159,9 @@ impl<E: Environment> Cluster<E> {
         if !matches!(outcome, RequestOutcome::Refused(_)) {
             self.print(|| format!("request {}: {outcome:?}", request.0));
         }
+        if let Some(gateway) = &mut self.gateway {
+            gateway.data_plane.ended(ended.model, 0, 1);
+        }
         self.environment.request_ended(self.now, &ended);
         self.clients.end(request, End::without_answer(outcome));
         self.clients.forget_ended();

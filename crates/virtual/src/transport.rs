@@ -490,14 +490,16 @@ impl<E: Environment> Cluster<E> {
         let rows = u32::try_from(batch.requests.len()).expect("a batch is small");
         plane.links.count_batch(replica, rows, answered.compute());
         let mut requests = std::mem::take(&mut self.network.answered);
-        let mut in_time = 0;
+        let (mut in_time, mut missed) = (0, 0);
         for request in &batch.requests {
             // Of a cancelled request nothing is left.
             let Some(pending) = self.clients.answer(now, *request) else {
                 continue;
             };
             plane.requests -= 1;
-            in_time += u64::from(now <= pending.deadline);
+            let is_in_time = now <= pending.deadline;
+            in_time += u64::from(is_in_time);
+            missed += u64::from(!is_in_time);
             let waited = batch.dispatched.saturating_since(pending.arrived);
             let queue = batch.free_since.saturating_since(pending.arrived);
             let queue = queue.min(waited);
@@ -508,7 +510,7 @@ impl<E: Environment> Cluster<E> {
                 batch: waited.saturating_sub(queue),
             });
         }
-        plane.answered_in_time(connection.model, in_time);
+        plane.ended(connection.model, in_time, missed);
         self.clients.forget_ended();
         self.environment.batch_answered(now, &answered, &requests);
         requests.clear();

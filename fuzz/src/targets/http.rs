@@ -25,6 +25,7 @@ fn program(datatype: Datatype, max_batch_size: u32) -> Program {
         shape: vec![Dim::Any, Dim::Any],
         pad: None,
         max_shape,
+        typical_shape: None,
     };
     let limits = vec![Dim::Any, Dim::Fixed(1000)];
     Program {

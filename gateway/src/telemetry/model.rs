@@ -257,11 +257,16 @@ impl ModelTelemetry {
         self.accurate.load(Relaxed) as f64 / 1e5
     }
 
-    /// Returns the numbers of requests that arrived, and that were answered within the SLO.
+    /// Returns the numbers of requests that arrived, and that ended within the SLO and otherwise.
     pub(super) fn request_counts(&self) -> RequestCounts {
         RequestCounts {
             arrived: self.arrived.load(Relaxed),
             within_slo: self.slo_met.load(Relaxed),
+            missed: self
+                .slo_missed
+                .iter()
+                .map(|count| count.load(Relaxed))
+                .sum(),
             for_family: self.for_family.load(Relaxed),
         }
     }

@@ -155,6 +155,7 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
         shape: vec![Dim::Any, Dim::Fixed(3)],
         pad: None,
         max_shape: None,
+        typical_shape: None,
     };
     ModelSpec {
         program: Program {

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 e9c2e3764e4a67d530001310861c9f4ffe430b60f840ad071b298cada42e7c7c) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 3f83335630018ace8093104f60ef674a927fe1540010ed6affc8a226f01f3068) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1912,6 +1912,11 @@ export interface components {
             pad?: components["schemas"]["Padding"] | null;
             /** @description The tensor's dimensions, -1 for a variable one; the first is the batch dimension if the model has one. */
             shape: number[];
+            /**
+             * @description The usual size of each dimension of an input, -1 for one without a declared size; a list as long as `shape`. With these sizes
+             *     the program is tried, measured and warmed up; without them with 16 in each variable dimension.
+             */
+            typical_shape?: number[] | null;
         };
         /** @description The goodput of all models together in a time window. */
         TotalGoodput: {

@@ -33,7 +33,7 @@ pub(super) type BatchPermits = (Permit, Permit);
 /// A message to the gateway, with the permits of the batch that it answers. They are released when it is sent.
 pub(super) struct Answer {
     /// `None` if only the rest of a frame is to be sent.
-    message: Option<ToGateway>,
+    pub(super) message: Option<ToGateway>,
     outputs: Vec<OutputTensor>,
     _permits: Option<BatchPermits>,
 }

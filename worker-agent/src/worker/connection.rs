@@ -98,7 +98,7 @@ struct OpenConnection {
 }
 
 impl OpenConnections {
-    /// Tells all gateways to send no more batches. Later connections are refused.
+    /// Tells all gateways to send no more batches. Later handshakes are refused.
     pub(super) fn drain(&self) {
         let mut open = self.0.lock().expect("no holder panics");
         open.draining = true;
@@ -147,17 +147,18 @@ impl OpenConnections {
         self.0.lock().expect("no holder panics").draining
     }
 
-    /// Adds a connection and returns its key; `None` if the worker is draining.
-    fn add(&self, answers: mpsc::Sender<Answer>, decides_about_weights: bool) -> Option<u64> {
+    /// Adds a connection and returns its key. If the worker began to drain since the handshake, the gateway is told, and what it has sent by then is
+    /// answered.
+    fn add(&self, answers: mpsc::Sender<Answer>, decides_about_weights: bool) -> u64 {
         let mut open = self.0.lock().expect("no holder panics");
         if open.draining {
-            return None;
+            let _ = answers.send(Answer::without_batch(ToGateway::Draining));
         }
         let key = open.next_key;
         open.next_key += 1;
         let orders = decides_about_weights.then_some(0);
         { &mut open.connections }.insert(key, OpenConnection { answers, orders });
-        Some(key)
+        key
     }
 
     fn remove(&self, key: u64) {
@@ -390,9 +391,7 @@ fn exchange_batches(
 ) -> Result<(), ConnectionError> {
     let (answers, to_answer) = mpsc::channel();
     let decides = agreement.features.contains(Features::RESIDENCY);
-    let Some(key) = link.open.add(answers.clone(), decides) else {
-        return Err(close(stream, ConnectionError::Draining));
-    };
+    let key = link.open.add(answers.clone(), decides);
     if let Some(weights) = link.weights.as_ref().filter(|_| decides) {
         // They may have moved since the handshake.
         let report = ToGateway::Weights(weights.report(0));
@@ -493,6 +492,9 @@ fn shake_hands(
         };
         match handshake.handle(&message)? {
             ServerStep::Send(challenge) => send(stream, &challenge, &[])?,
+            ServerStep::Accept(..) if link.open.is_draining() => {
+                return Err(ConnectionError::Draining);
+            }
             ServerStep::Accept(accept, agreement) => {
                 send(stream, &accept, &[])?;
                 if let Some(weights) = &link.weights
@@ -657,6 +659,25 @@ fn linger(stream: &LinkStream) {
         }
         if !matches!(reader.read(&mut rest), Ok(read) if read > 0) {
             return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_shook_hands_as_the_worker_began_to_drain_is_told_so_and_stays() {
+        let open = OpenConnections::default();
+        let (before, of_before) = mpsc::channel();
+        open.add(before, false);
+        open.drain();
+        let (after, of_after) = mpsc::channel();
+        open.add(after, false);
+        for answers in [of_before, of_after] {
+            let told: Vec<_> = answers.try_iter().map(|answer| answer.message).collect();
+            assert_eq!(told, [Some(ToGateway::Draining)]);
         }
     }
 }

@@ -279,6 +279,7 @@ pub(crate) fn program() -> Program {
         shape: vec![Dim::Any, Dim::Fixed(4)],
         pad: None,
         max_shape: None,
+        typical_shape: None,
     };
     Program {
         model: "m:1".parse().unwrap(),

@@ -142,6 +142,20 @@ class Lookup(torch.nn.Module):
         return self.table(index)
 
 
+class Inverse(torch.nn.Module):
+    """Throws for matrices of zeros, and of ones."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.inv(x)
+
+
+class Windows(torch.nn.Module):
+    """Throws for sequences that are shorter than its window."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unfold(1, 100, 100).sum(2)
+
+
 class Keeper(torch.nn.Module):
     """Returns the input of the previous run, which it keeps."""
 
@@ -433,7 +447,7 @@ torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
 torch.jit.trace(Overwritten().eval(), torch.ones(2, 1, 2, 2)).save(f"{sys.argv[1]}/Overwritten.pt")
 for dims in [2, 3]:
     torch.jit.script(CeilPooled(dims).eval()).save(f"{sys.argv[1]}/CeilPooled{dims}d.pt")
-for module in [AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
+for module in [Inverse, Windows, AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")
 
 # What people take for programs.

@@ -218,6 +218,7 @@ pub(crate) fn tensor(name: &str, datatype: &str, shape: &[i64]) -> TensorSpec {
             .collect(),
         pad: None,
         max_shape: None,
+        typical_shape: None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     slice,
 };
 
-use packhorse_cluster::{Datatype, ProfileTable, Program, TensorSpec};
+use packhorse_cluster::{Datatype, Dim, ProfileTable, Program, TensorSpec};
 use packhorse_estimator::OperatorGraph;
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
@@ -418,6 +418,48 @@ fn a_program_that_takes_no_made_up_ones_is_tried_with_zeros() {
     );
     let task = task("Lookup", one_to_one(x, y));
     Worker::serve(&task).address();
+}
+
+#[test]
+fn a_program_that_takes_neither_is_tried_with_fractions() {
+    let spec = |name| tensor(name, "FP32", &[-1, 3, 3]);
+    let task = task("Inverse", one_to_one(spec("x"), spec("y")));
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    let x = [2.0, 0.0, 0.0, 0.0, 4.0, 0.0, 0.0, 0.0, 8.0];
+    link.send(1, 1, &[Tensor::fp32(&[1, 3, 3], &x)]);
+    let y = [0.5, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0, 0.125];
+    assert_eq!(link.result().1, [Tensor::fp32(&[1, 3, 3], &y)]);
+}
+
+#[test]
+fn a_program_is_tried_and_measured_with_its_typical_shape() {
+    let spec = |name| tensor(name, "FP32", &[-1, -1]);
+    let mut task = task("Windows", program(2, vec![spec("x")], vec![spec("y")]));
+    let reason = refusal(&task);
+    assert!(
+        reason.ends_with(
+            "; it was tried with 16 in its variable dimensions: declare typical_shape if it takes others"
+        ),
+        "{reason}"
+    );
+    let typical = [-1, 300].map(|dim| Dim::try_from(dim).unwrap());
+    task.execution.program.inputs[0].typical_shape = Some(typical.to_vec());
+    let worker = Worker::serve(&task);
+    let mut link = connect(&worker, &task);
+    link.send(1, 1, &[Tensor::fp32(&[1, 200], &[1.0; 200])]);
+    assert_eq!(link.result().1, [Tensor::fp32(&[1, 2], &[100.0, 100.0])]);
+    let measurement = ProfileTask {
+        execution: task.execution,
+        device_kind: "cpu-test".parse().unwrap(),
+        time_limit_ms: 1000,
+        inspect: false,
+    };
+    Worker::profile(&measurement).wait_for(|phase| match phase {
+        WorkerReport::Measured { .. } => Some(()),
+        WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+        _ => None,
+    });
 }
 
 #[test]

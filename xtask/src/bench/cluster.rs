@@ -1,6 +1,6 @@
 //! Benchmarks of a whole cluster: Python scripts beside the system tests, which write their pages themselves.
 
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context as _, ensure};
 
@@ -27,6 +27,23 @@ pub(crate) struct Isolation {
     #[arg(long, default_value_t = 6.0)]
     seconds: f64,
     /// Number of measurements of each attack, of which the median counts
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+}
+
+/// The flags of `versions`.
+#[derive(clap::Args)]
+pub(crate) struct Versions {
+    /// Folder with the programs of the other version
+    #[arg(long)]
+    other: PathBuf,
+    /// Name of the other version
+    #[arg(long, default_value = "the other version")]
+    name: String,
+    /// Time of each load, in seconds
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Number of loads of each case, of which the median counts
     #[arg(long, default_value_t = 3)]
     rounds: u32,
 }
@@ -111,6 +128,19 @@ pub(crate) fn isolation(options: &Isolation) -> anyhow::Result<()> {
         "isolation",
         &[
             ("between", options.between.clone()),
+            ("seconds", options.seconds.to_string()),
+            ("rounds", options.rounds.to_string()),
+        ],
+    )
+}
+
+/// Writes `docs/benchmarks/versions.md`.
+pub(crate) fn versions(options: &Versions) -> anyhow::Result<()> {
+    measure(
+        "versions",
+        &[
+            ("other", options.other.display().to_string()),
+            ("name", options.name.clone()),
             ("seconds", options.seconds.to_string()),
             ("rounds", options.rounds.to_string()),
         ],

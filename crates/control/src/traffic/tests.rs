@@ -104,6 +104,7 @@ impl Scenario {
         let counts = self.counts.entry(id(version)).or_default();
         counts.arrived += arrived;
         counts.within_slo += within;
+        counts.missed += arrived - within;
         self.traffic.sample(self.now, &self.counts);
         self.pass(Duration::from_secs(1));
     }
@@ -249,6 +250,20 @@ fn a_version_that_misses_its_slo_significantly_more_often_is_rolled_back() {
     scenario.update();
     scenario.set(3, 1, 1, 0.01);
     assert_eq!(scenario.demand(3), Demand::Share(1.0));
+}
+
+#[test]
+fn requests_under_way_are_not_counted_against_a_version() {
+    let mut scenario = Scenario::with_two_versions(2);
+    scenario.count(1, 1000, 990);
+    scenario.plan_the_second(1);
+    // A hundred have come, of which forty are answered so far.
+    let counts = scenario.counts.entry(id(2)).or_default();
+    (counts.arrived, counts.within_slo) = (100, 40);
+    scenario.traffic.sample(scenario.now, &scenario.counts);
+    scenario.pass(Duration::from_secs(1));
+    assert!(scenario.rejected.is_empty());
+    assert_eq!(scenario.shares(), [(1, 50), (2, 50)]);
 }
 
 #[test]

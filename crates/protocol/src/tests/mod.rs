@@ -28,6 +28,7 @@ fn spec(name: &str, datatype: Datatype, dims: &[i64]) -> TensorSpec {
         shape,
         pad: None,
         max_shape: None,
+        typical_shape: None,
     }
 }
 

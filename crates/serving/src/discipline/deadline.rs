@@ -13,7 +13,8 @@
 //!   A request further behind that is due earlier than the batch, for its rank is not its deadline's alone, is dropped if it would be late behind
 //!   the batch: it would keep this one small, and those that follow.
 //! - **Holding.** An idle replica takes work at once. A busy one is sent a partial batch when it is nearly free, not when it has
-//!   a credit: until then the batch could not start, and may grow. Where another model is overloaded on the same device (it drops
+//!   a credit: until then the batch could not start, and may grow. So is a full one of an overloaded model that tenants share: the request of a tenant
+//!   that has had less than the others may still come, and goes before. Where another model is overloaded on the same device (it drops
 //!   requests, or has so many waiting that their deadlines are endangered), even an idle replica waits for a partial batch to grow as long as the
 //!   batch's deadline allows, a quarter of a second at most: the other model lacks the device's time that a small batch wastes.
 //! - **Slow links.** A replica that computes batches faster than its link transmits them gets small ones, of [`LINK_BATCH`]: larger ones get no more
@@ -64,12 +65,13 @@ const LOOK_AHEAD: usize = 64;
 /// The most requests that are passed over because each waits for one replica, which has no free credit. Bounds a decision.
 const PASSED_OVER: usize = 1024;
 
-/// A partial batch is sent this many times its overhead before the replica is free: the second credit hides that overhead.
+/// A held batch is sent this many times its overhead before the replica is free: the second credit hides that overhead.
 const LEAD_OVERHEAD: u32 = 2;
 
-/// A partial batch is sent no later than its compute time, divided by this, before the replica is free: estimates err, and an
-/// idle replica costs more than a fuller batch gains.
-const LEAD_COMPUTE: u32 = 4;
+/// A held batch is sent before the replica is free by the error of its estimates, but at most by the batch's compute time divided by the second of these,
+/// and at least divided by the first: an idle replica costs more than a fuller batch gains.
+const LEAST_LEAD: u32 = 16;
+const MOST_LEAD: u32 = 4;
 
 /// The multiple of its needed time that a partial batch must have left to be held, where its device is shared with an overloaded
 /// model.
@@ -209,8 +211,14 @@ impl Deadline {
         {
             return Decision::Expire(hopeless);
         }
-        if self.options.holding && !batch.full {
-            let until = hold_until(view, replica, first, batch);
+        if self.options.holding {
+            let until = if !batch.full {
+                hold_until(view, replica, first, batch)
+            } else if view.shared_fairly {
+                nearly_free(view, replica, batch.rows)
+            } else {
+                view.now
+            };
             if until > view.now {
                 return Decision::Wait(Some(due.map_or(until, |due| due.min(until))));
             }
@@ -382,6 +390,17 @@ fn capacity_before_deadline(view: ModelView<'_>, request: &Request) -> u64 {
     capacity
 }
 
+/// Returns the time from which on a batch of `rows` rows should be sent for the replica not to wait for it: now, if it is idle.
+fn nearly_free(view: ModelView<'_>, replica: &Replica, rows: u32) -> Time {
+    let Some((free, overhead)) = replica.busy_until_and_overhead(view.now, rows) else {
+        return view.now;
+    };
+    let compute = replica.forecast(view.now).compute(rows);
+    let error = replica.known_margin(view.now).unwrap_or(compute);
+    let part = error.clamp(compute / LEAST_LEAD, compute / MOST_LEAD);
+    free.saturating_sub((overhead * LEAD_OVERHEAD).max(part))
+}
+
 /// Returns the time from which on a partial batch should be sent: when a busy replica is nearly free and, where an overloaded
 /// model shares the device and nothing else waits, when no more than [`SPARE_FACTOR`] times the needed time is left.
 fn hold_until(
@@ -390,14 +409,7 @@ fn hold_until(
     first: &QueuedRequest,
     batch: CandidateBatch,
 ) -> Time {
-    let forecast = replica.forecast(view.now);
-    let until = match replica.busy_until_and_overhead(view.now, batch.rows) {
-        Some((free, overhead)) => {
-            let part = forecast.compute(batch.rows) / LEAD_COMPUTE;
-            free.saturating_sub((overhead * LEAD_OVERHEAD).max(part))
-        }
-        None => view.now,
-    };
+    let until = nearly_free(view, replica, batch.rows);
     let Request {
         model, deadline, ..
     } = first.request;
@@ -409,7 +421,9 @@ fn hold_until(
     {
         return until;
     }
-    let needed = forecast.finish(batch.rows).saturating_since(view.now);
+    let needed = { replica.forecast(view.now) }
+        .finish(batch.rows)
+        .saturating_since(view.now);
     let spare = needed.saturating_mul(SPARE_FACTOR).max(MIN_SPARE_TIME);
     until.max(deadline.saturating_sub(spare).min(first.arrived + MAX_HOLD))
 }

@@ -19,6 +19,8 @@ pub(crate) struct ModelView<'a> {
     pub(crate) queue: &'a Queue,
     pub(crate) pool: &'a ReplicaPool,
     pub(crate) overloaded: &'a OverloadedModels,
+    /// True if the model is overloaded and tenants share it, so that the requests of some go before those of others.
+    pub(crate) shared_fairly: bool,
 }
 
 impl<'a> ModelView<'a> {

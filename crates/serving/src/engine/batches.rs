@@ -37,7 +37,7 @@ impl Engine {
         let by_tenant = requests
             .iter()
             .map(|waiting| (waiting.request.tenant, waiting.request.rows));
-        model.shares.add(now, by_tenant);
+        model.share(now, by_tenant);
         let replica = model
             .pool
             .get(replica_key)
@@ -79,6 +79,7 @@ impl Engine {
             dispatched: now,
         };
         self.batches.insert(id, batch);
+        self.order_again(now, model_key);
         self.pooled_queue_changed(now, model_key);
     }
 

@@ -281,6 +281,7 @@ fn tensor(name: &str) -> TensorSpec {
         shape: vec![Dim::Any, Dim::Fixed(1)],
         pad: None,
         max_shape: None,
+        typical_shape: None,
     }
 }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use packhorse_cluster::{
-    Discipline, DroppedRewriting, ModelId, ModelState, NodeName, ReplicaId, Time, Verification,
+    Discipline, DroppedRewriting, ModelId, ModelState, NodeName, ReplicaId, Scheduling, Time,
+    Verification,
 };
 use packhorse_control::{
     Command, DeviceNotice, Drift, Finding, ModelSpecChange, Notice, PlanNotice, Problem, Severity,
@@ -182,6 +183,36 @@ fn a_replica_that_cannot_start_and_has_no_other_place_is_a_finding_until_it_star
     cluster.run_until("it serves", limit, VirtualCluster::is_healthy);
     cluster.run_for(Duration::from_secs(10));
     assert!(!cannot(&cluster));
+}
+
+#[test]
+fn a_model_that_waits_for_its_measurement_is_no_finding_and_one_without_a_device_is() {
+    let mut cluster = VirtualCluster::new(Settings {
+        measure: Duration::from_mins(1),
+        ..Settings::default()
+    });
+    cluster.add_node("n0", "T4", 1, 8192);
+    let not_served = |c: &VirtualCluster| {
+        let findings = c.controller().findings();
+        let mut found = findings.iter();
+        let found = found.find(|found| found.problem == Problem::ModelNotServed);
+        found.and_then(|found| found.cause.clone())
+    };
+    // One is measured, the other waits for the device.
+    for model in ["a:1", "b:1"] {
+        cluster.register(model, 20.0);
+    }
+    cluster.run_for(Duration::from_secs(30));
+    assert_eq!(cluster.state("a:1").0, ModelState::Profiling);
+    assert_eq!(not_served(&cluster), None);
+    let limit = Duration::from_mins(4);
+    cluster.run_until("both serve", limit, VirtualCluster::is_healthy);
+    let cordon = Command::ScheduleNode("n0".parse().unwrap(), Scheduling::Cordoned, None);
+    cluster.command_and_wait(cordon).unwrap();
+    cluster.register("c:1", 20.0);
+    cluster.run_for(Duration::from_secs(10));
+    let cause = not_served(&cluster);
+    assert_eq!(cause.as_deref(), Some("no device accepts replicas"));
 }
 
 #[test]

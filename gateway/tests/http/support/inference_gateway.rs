@@ -86,6 +86,7 @@ pub(crate) fn tensor(
         shape,
         pad,
         max_shape: None,
+        typical_shape: None,
     }
 }
 

@@ -1,7 +1,9 @@
 //! Synthetic batches, which warm up a program, show if it can be served, and measure it.
 
+use half::{bf16, f16};
 use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
 use packhorse_wire::TensorHeader;
+use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
 use super::{
     error::ExecutionError,
@@ -9,9 +11,6 @@ use super::{
     signature::check_outputs,
     stages::{Executed, Executor, PreparedBatch},
 };
-
-/// The size of a variable dimension other than the batch: the tokens of a short sentence. The signature contains no usual size.
-const VARIABLE_DIM: i64 = 16;
 
 /// Returns the batch sizes that are warmed up and measured: 1, 2, 4, … and `limit` itself.
 pub(crate) fn batch_sizes(limit: u32) -> Vec<u32> {
@@ -82,7 +81,7 @@ pub(crate) fn warm_up_only(
 /// order, and no size after the first that does not fit is tried.
 ///
 /// # Errors
-/// If the program fails with either fill, or not even the first size fits into memory.
+/// If the program fails with each fill, or not even the first size fits into memory.
 pub(crate) fn warm_up(
     executor: &dyn Executor,
     program: &Program,
@@ -111,7 +110,30 @@ pub(crate) fn warm_up(
         }
         Ok((fill, largest.expect("there is a size")))
     };
-    try_with(Fill::Ones).or_else(|error| try_with(Fill::Zeros).map_err(|_| error))
+    try_with(Fill::Ones).or_else(|error| {
+        let others = [Fill::Zeros, Fill::Fractions].into_iter();
+        let mut started = others.map(try_with).filter_map(Result::ok);
+        started
+            .next()
+            .ok_or_else(|| with_tried_sizes(program, error))
+    })
+}
+
+/// Returns the error of a program that threw, which says with what sizes if nobody has declared them.
+fn with_tried_sizes(program: &Program, error: ExecutionError) -> ExecutionError {
+    let first = usize::from(program.batches());
+    let mut inputs = program.inputs.iter();
+    let is_assumed = inputs.any(|spec| {
+        let mut dims = spec.shape.iter().enumerate().skip(first);
+        dims.any(|(axis, dim)| *dim == Dim::Any && spec.typical_dim(axis).is_none())
+    });
+    match error {
+        ExecutionError::ModuleThrew(text) if is_assumed => ExecutionError::ModuleThrew(format!(
+            "{text}; it was tried with {} in its variable dimensions: declare typical_shape if it takes others",
+            TensorSpec::ASSUMED_DIM
+        )),
+        error => error,
+    }
 }
 
 /// Returns the datatypes and shapes of a synthetic batch's inputs.
@@ -144,9 +166,7 @@ fn input_header(
 pub(crate) fn input_dims(program: &Program, spec: &TensorSpec, rows: i64) -> Vec<i64> {
     let size = |(axis, dim): (usize, &Dim)| match dim {
         Dim::Any if axis == 0 && program.batches() => rows,
-        Dim::Any => spec
-            .max_dim(axis)
-            .map_or(VARIABLE_DIM, |limit| VARIABLE_DIM.min(limit.cast_signed())),
+        Dim::Any => spec.tried_dim(axis).cast_signed(),
         Dim::Fixed(_) => i64::from(*dim),
     };
     spec.shape.iter().enumerate().map(size).collect()
@@ -158,10 +178,30 @@ fn write(bytes: &mut [u8], datatype: Datatype, fill: Fill) {
         datatype,
         Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64
     );
-    if fill == Fill::Ones && !is_float {
+    if fill == Fill::Fractions && is_float {
+        let mut numbers = Xoshiro256PlusPlus::seed_from_u64(0);
+        write_floats(bytes, datatype, || numbers.random());
+    } else if fill != Fill::Zeros && !is_float {
         for element in bytes.chunks_exact_mut(datatype.width().unwrap_or(1)) {
             element[0] = 1;
         }
+    }
+}
+
+/// Writes floating-point numbers.
+pub(super) fn write_floats(bytes: &mut [u8], datatype: Datatype, mut next: impl FnMut() -> f64) {
+    match datatype {
+        Datatype::Fp16 => each(bytes, || f16::from_f64(next()).to_le_bytes()),
+        Datatype::Bf16 => each(bytes, || bf16::from_f64(next()).to_le_bytes()),
+        Datatype::Fp32 => each(bytes, || (next() as f32).to_le_bytes()),
+        Datatype::Fp64 => each(bytes, || next().to_le_bytes()),
+        _ => unreachable!("integers and texts are no floating-point numbers"),
+    }
+}
+
+fn each<const N: usize>(bytes: &mut [u8], mut next: impl FnMut() -> [u8; N]) {
+    for element in bytes.as_chunks_mut().0 {
+        *element = next();
     }
 }
 
@@ -186,5 +226,9 @@ mod tests {
         assert_eq!(bytes, [0; 8]);
         write(&mut bytes, Datatype::Bool, Fill::Zeros);
         assert_eq!(bytes, [0; 8]);
+        write(&mut bytes, Datatype::Bool, Fill::Fractions);
+        assert_eq!(bytes, [1; 8]);
+        write(&mut bytes, Datatype::Fp64, Fill::Fractions);
+        assert!((0.0..1.0).contains(&f64::from_le_bytes(bytes)) && bytes != [0; 8]);
     }
 }

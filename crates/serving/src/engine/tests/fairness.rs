@@ -10,10 +10,12 @@ const BATCH: u64 = 16;
 const CAPACITY: f64 = 667.0;
 
 /// The requests of a tenant, and those that were answered in time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Count {
     sent: u64,
     in_time: u64,
+    /// The times that its requests took, in ms.
+    took: Vec<f64>,
 }
 
 /// A batch that the replica has, and when it is back.
@@ -96,7 +98,16 @@ impl Run {
 
     /// Serves tenants with these rates, in parts of the capacity, for a time. Returns the part of each one's requests that was answered in time, and
     /// the rows per second of all of them in parts of the capacity.
-    fn serve(mut self, rates: &[f64], seconds: u64) -> (Vec<f64>, f64) {
+    fn serve(self, rates: &[f64], seconds: u64) -> (Vec<f64>, f64) {
+        let counts = self.counts_of(rates, seconds);
+        let in_time: u64 = counts.iter().map(|count| count.in_time).sum();
+        let parts = counts.iter();
+        let parts = parts.map(|count| count.in_time as f64 / count.sent as f64);
+        (parts.collect(), in_time as f64 / seconds as f64 / CAPACITY)
+    }
+
+    /// Serves tenants with these rates, in parts of the capacity, for a time.
+    fn counts_of(mut self, rates: &[f64], seconds: u64) -> Vec<Count> {
         self.counts = vec![Count::default(); rates.len()];
         let mut next: Vec<Time> = rates.iter().map(|_| at(0)).collect();
         let end = at(1000 * seconds);
@@ -134,10 +145,7 @@ impl Run {
             }
             self.drain(now);
         }
-        let in_time: u64 = self.counts.iter().map(|count| count.in_time).sum();
-        let parts = self.counts.iter();
-        let parts = parts.map(|count| count.in_time as f64 / count.sent as f64);
-        (parts.collect(), in_time as f64 / seconds as f64 / CAPACITY)
+        self.counts
     }
 
     fn batch_is_back(&mut self, now: Time) {
@@ -158,6 +166,8 @@ impl Run {
         for request in requests {
             let (tenant, due) = self.requests.remove(&request).expect("it was sent");
             self.counts[tenant].in_time += u64::from(now <= due);
+            let took = now.saturating_since(due.saturating_sub(OBJECTIVE));
+            self.counts[tenant].took.push(took.as_secs_f64() * 1e3);
         }
     }
 
@@ -206,6 +216,115 @@ fn an_overload_that_lasts_has_no_moment_in_which_the_first_to_come_is_served_fir
         let (parts, _) = run.serve(&rates, 60);
         assert!(parts[0] > 0.99, "{rates:?}: {parts:?}");
     }
+}
+
+#[test]
+fn a_flood_costs_a_quiet_tenant_a_batch_that_computes_and_none_that_waits_behind_it() {
+    let p99_beside = |others: &[f64]| {
+        let run = Run::with_times(DisciplineName::Deadline, 1000, 24, 0);
+        let quiet = &mut run.counts_of(&[&[0.1], others].concat(), 60)[0].took;
+        quiet.sort_by(f64::total_cmp);
+        quiet[quiet.len() * 99 / 100]
+    };
+    let alone = p99_beside(&[]);
+    for flood in [1.0, 2.0, 10.0, 50.0] {
+        let beside = p99_beside(&[flood]);
+        assert!(
+            beside < 1.5 * alone,
+            "{beside} ms beside {flood}, {alone} ms alone"
+        );
+    }
+}
+
+/// Returns an engine with a replica that takes eight rows at a time, in 50 ms, and a function that sends it a request of a tenant.
+fn engine_of_eight() -> (Engine, impl FnMut(&mut Engine, u64, u64, u64) -> RequestKey) {
+    let mut engine = Engine::new(EngineConfig::default());
+    let limits = ModelLimits {
+        max_batch_rows: 8,
+        max_batch_bytes: 1000,
+        queue_limit: 1000,
+    };
+    let model = MODEL;
+    engine.handle(at(0), Event::ModelUpdated { model, limits });
+    let (replica, parameters) = (ReplicaKey(0), parameters(MODEL, &[50; 8], 2));
+    engine.handle(
+        at(0),
+        Event::ReplicaReady {
+            replica,
+            parameters,
+        },
+    );
+    let mut next = 0;
+    let send = move |engine: &mut Engine, now: u64, tenant: u64, objective: u64| {
+        next += 1;
+        let request = Request {
+            tenant: TenantKey(tenant),
+            ..request(next, MODEL, at(now + objective))
+        };
+        engine.handle(at(now), Event::RequestArrived(request));
+        request.id
+    };
+    (engine, send)
+}
+
+/// Returns the batches that are sent at a time, and ends the one that was sent before.
+fn sent_after(
+    engine: &mut Engine,
+    now: u64,
+    before: Option<BatchKey>,
+) -> Vec<(BatchKey, Vec<RequestKey>)> {
+    if let Some(batch) = before {
+        let done = Event::BatchCompleted {
+            batch,
+            queue_wait: ms(0),
+            compute: ms(50),
+        };
+        engine.handle(at(now), done);
+    }
+    let actions = std::iter::from_fn(|| engine.poll(at(now)));
+    let sent = actions.filter_map(|action| match action {
+        Action::Dispatch {
+            batch, requests, ..
+        } => Some((batch, requests)),
+        _ => None,
+    });
+    sent.collect()
+}
+
+#[test]
+fn a_quiet_tenant_goes_before_a_flood_that_is_in_time() {
+    let (mut engine, mut send) = engine_of_eight();
+    for _ in 0..32 {
+        send(&mut engine, 0, 1, 1000);
+    }
+    let first = sent_after(&mut engine, 0, None);
+    let quiet = send(&mut engine, 10, 2, 1000);
+    sent_after(&mut engine, 10, None);
+    // The second batch was sent before.
+    assert_eq!(first.len(), 2);
+    let mut next = sent_after(&mut engine, 50, Some(first[0].0));
+    next.extend(sent_after(&mut engine, 99, None));
+    assert!(next[0].1.contains(&quiet), "{first:?} {next:?}");
+}
+
+#[test]
+fn what_a_tenant_had_while_nobody_waited_does_not_count_against_it() {
+    let (mut engine, mut send) = engine_of_eight();
+    let mut before = None;
+    for turn in 0..100 {
+        let now = 50 * turn;
+        send(&mut engine, now, 2, 1000);
+        before = Some(sent_after(&mut engine, now, before)[0].0);
+    }
+    for _ in 0..200 {
+        send(&mut engine, 5000, 1, 1000);
+    }
+    let flood = sent_after(&mut engine, 5000, before);
+    let quiet = send(&mut engine, 5010, 2, 1000);
+    sent_after(&mut engine, 5010, None);
+    let mut next = sent_after(&mut engine, 5050, Some(flood[0].0));
+    next.extend(sent_after(&mut engine, 5099, None));
+    assert!(next[0].1.contains(&quiet), "{flood:?} {next:?}");
 }
 
 #[test]

@@ -1288,6 +1288,23 @@ fn a_batch_that_deadlines_keep_small_is_held_for_a_busy_replica_too() {
     assert_eq!(scenario.drain(at(30)), ["batch 1 to 0: [1]"]);
 }
 
+#[test]
+fn a_batch_is_held_for_longer_once_batches_are_known_to_come_back_when_they_should() {
+    let mut scenario = Scenario::holding(&[&[40, 60, 80, 100]]);
+    for batch in 0..16 {
+        let sent = scenario.arrive(40 * batch, 1000);
+        assert_eq!(sent, [format!("batch {batch} to 0: [{batch}]")]);
+        assert!(scenario.done(40 * (batch + 1), batch, 40).is_empty());
+    }
+    scenario.arrive(640, 1500);
+    assert!(scenario.arrive(641, 1500).is_empty());
+    assert!(
+        scenario.drain(at(670)).is_empty(),
+        "a quarter of the batch's time is left"
+    );
+    assert_eq!(scenario.drain(at(678)), ["batch 17 to 0: [17]"]);
+}
+
 /// Returns a scenario with replicas in which a batch of four requests, 4 to 7, has just failed on replica 0, and all else was answered.
 fn failed_batch(replicas: &[&[u64]]) -> (Scenario, Vec<String>) {
     let mut scenario = Scenario::new(replicas);

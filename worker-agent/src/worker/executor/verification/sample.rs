@@ -5,7 +5,7 @@ use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
 use packhorse_wire::TensorHeader;
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
-use crate::executor::stages::PreparedBatch;
+use crate::executor::{stages::PreparedBatch, synthetic::write_floats};
 
 /// The random inputs of one batch. The same sample gives the same inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub(super) struct Sample {
     pub(super) rows: u32,
     /// The sizes of variable dimensions other than the batch, by axis; the last is that of all further axes.
     pub(super) sizes: &'static [i64],
+    /// True if variable dimensions have the usual sizes of the inputs instead.
+    pub(super) typical: bool,
     /// The floating-point numbers.
     pub(super) floats: Floats,
     /// The integers and booleans.
@@ -63,6 +65,7 @@ impl Sample {
         let batches = program.batches();
         let size = |(axis, dim): (usize, &Dim)| match dim {
             Dim::Any if axis == 0 && batches => i64::from(self.rows),
+            Dim::Any if self.typical => spec.tried_dim(axis).cast_signed(),
             Dim::Any => {
                 let index = (axis - usize::from(batches)).min(self.sizes.len() - 1);
                 let limit = spec.max_dim(axis).map_or(i64::MAX, u64::cast_signed);
@@ -96,17 +99,13 @@ impl Sample {
             }
         };
         match datatype {
-            // A rounding of these is one in the last place; that of the others is some, because a program has many steps.
-            Datatype::Fp16 => fill(bytes, || {
-                f16::from_f64(float(f64::from(f16::EPSILON))).to_le_bytes()
-            }),
-            Datatype::Bf16 => fill(bytes, || {
-                bf16::from_f64(float(f64::from(bf16::EPSILON))).to_le_bytes()
-            }),
-            Datatype::Fp32 => fill(bytes, || {
-                (float(8.0 * f64::from(f32::EPSILON)) as f32).to_le_bytes()
-            }),
-            Datatype::Fp64 => fill(bytes, || float(8.0 * f64::EPSILON).to_le_bytes()),
+            // A rounding of the first two is one in the last place; that of the others is some, because a program has many steps.
+            Datatype::Fp16 => write_floats(bytes, datatype, || float(f64::from(f16::EPSILON))),
+            Datatype::Bf16 => write_floats(bytes, datatype, || float(f64::from(bf16::EPSILON))),
+            Datatype::Fp32 => {
+                write_floats(bytes, datatype, || float(8.0 * f64::from(f32::EPSILON)));
+            }
+            Datatype::Fp64 => write_floats(bytes, datatype, || float(8.0 * f64::EPSILON)),
             Datatype::Bytes => {}
             integer => {
                 let is_bool = integer == Datatype::Bool;
@@ -122,12 +121,6 @@ impl Sample {
                 }
             }
         }
-    }
-}
-
-fn fill<const N: usize>(bytes: &mut [u8], mut next: impl FnMut() -> [u8; N]) {
-    for element in bytes.as_chunks_mut().0 {
-        *element = next();
     }
 }
 
@@ -153,6 +146,7 @@ mod tests {
         seed: 7,
         rows: 2,
         sizes: &[16],
+        typical: false,
         floats: Floats::Normal,
         integers: Integers::Below(100),
     };
