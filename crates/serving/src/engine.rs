@@ -22,8 +22,6 @@ use rustc_hash::FxHashMap;
 
 pub use parts::EnginePart;
 
-use self::fairness::Contention;
-
 use crate::{
     Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
     RequestKey, RequestOutcome,
@@ -37,7 +35,7 @@ use crate::{
     replica_pool::ReplicaPool,
     retry_budget::RetryBudget,
     tenant_blame::TenantBlame,
-    tenant_shares::TenantShares,
+    tenant_shares::{Contention, TenantShares},
     turns::Turns,
     wakes::Wakes,
 };

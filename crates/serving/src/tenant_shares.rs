@@ -15,6 +15,15 @@ const MAX_WEIGHT: f64 = 1e6;
 /// The rows below which a tenant is forgotten.
 const FORGOTTEN: f64 = 0.1;
 
+/// The contention for a model.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Contention {
+    /// True if requests were left when the last batch went.
+    pub(crate) leaves_requests: bool,
+    /// The time from which on the requests that wait may be put in order again.
+    pub(crate) order_from: Time,
+}
+
 /// The rows of each tenant, newer ones with more weight.
 ///
 /// The weight of a row doubles with each half-life, so that shares are compared without being reduced first: the forward decay of

@@ -29,15 +29,6 @@ const BEHIND: u64 = 1 << 62;
 const ORDER_AGAIN_AFTER: (Duration, Duration) =
     (Duration::from_millis(20), Duration::from_micros(10));
 
-/// The contention for a model.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Contention {
-    /// True if requests were left when the last batch went.
-    leaves_requests: bool,
-    /// The time from which on the requests that wait may be put in order again.
-    order_from: Time,
-}
-
 impl Model {
     /// Returns true if tenants share the model as this file says: it is contended, and there are several.
     pub(super) fn is_shared_fairly(&self, now: Time) -> bool {
