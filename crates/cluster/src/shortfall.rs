@@ -128,7 +128,7 @@ pub enum Shortfall {
     #[error("no device has the memory or the time for it, or others would lose more")]
     NoReplicaPays,
     /// The replicas carry less than the rate in full batches.
-    #[error("{carried} {goodput:.1} of {rate_text} requests/s", rate_text = short(.rate), carried = carry(*.replicas))]
+    #[error("{carried} {goodput:.1} of {rate_text} requests/s", rate_text = short(*.rate), carried = carry(*.replicas))]
     Throughput {
         /// The model's replicas.
         replicas: usize,
@@ -138,7 +138,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The replicas carry less than the rate beside their neighbours.
-    #[error("its replicas carry {goodput:.1} of {rate_text} requests/s", rate_text = short(.rate))]
+    #[error("its replicas carry {goodput:.1} of {rate_text} requests/s", rate_text = short(*.rate))]
     ThroughputBesideNeighbours {
         /// The requests per second that the replicas carry.
         goodput: RequestsPerSecond,
@@ -146,7 +146,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The replicas carry less than the rate, and other models have the other devices.
-    #[error("{replicas} replicas carry {goodput:.1} of {rate_text} requests/s, and no device is left for more", rate_text = short(.rate))]
+    #[error("{replicas} replicas carry {goodput:.1} of {rate_text} requests/s, and no device is left for more", rate_text = short(*.rate))]
     NoDeviceLeftForMore {
         /// The model's replicas.
         replicas: usize,
@@ -156,7 +156,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The partitions carry less than the rate, and there is no room for another one.
-    #[error("{partitions} gpulets carry {goodput:.1} of {rate_text} requests/s, and there is no room for more", rate_text = short(.rate))]
+    #[error("{partitions} gpulets carry {goodput:.1} of {rate_text} requests/s, and there is no room for more", rate_text = short(*.rate))]
     NoPartitionLeftForMore {
         /// The model's partitions.
         partitions: usize,
@@ -166,7 +166,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The compute shares carry less than the rate.
-    #[error("its shares carry {goodput:.1} of {rate_text} requests/s", rate_text = short(.rate))]
+    #[error("its shares carry {goodput:.1} of {rate_text} requests/s", rate_text = short(*.rate))]
     ShareThroughput {
         /// The requests per second that the shares carry.
         goodput: RequestsPerSecond,
@@ -174,7 +174,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The devices have less time than the rate requires.
-    #[error("the devices have time for {goodput:.1} of {rate_text} requests/s", rate_text = short(.rate))]
+    #[error("the devices have time for {goodput:.1} of {rate_text} requests/s", rate_text = short(*.rate))]
     DeviceTime {
         /// The requests per second that the devices have time for.
         goodput: RequestsPerSecond,
@@ -188,7 +188,7 @@ pub enum Shortfall {
         replicas: usize,
     },
     /// The replicas answer fewer requests in time than the rate.
-    #[error("{carried} {capacity:.1} requests/s beside their neighbours, and {goodput:.1} of {rate_text} are in time", rate_text = short(.rate), carried = carry(*.replicas))]
+    #[error("{carried} {capacity:.1} requests/s beside their neighbours, and {goodput:.1} of {rate_text} are in time", rate_text = short(*.rate), carried = carry(*.replicas))]
     Goodput {
         /// The model's replicas.
         replicas: usize,
@@ -200,7 +200,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The measured needs of the models leave room for a part of the rate.
-    #[error("{planned:.1} of {rate_text} requests/s are planned for: more does not fit beside what the models are measured to need", rate_text = short(.rate))]
+    #[error("{planned:.1} of {rate_text} requests/s are planned for: more does not fit beside what the models are measured to need", rate_text = short(*.rate))]
     Claims {
         /// The rate that the plan is made for.
         planned: RequestsPerSecond,
@@ -208,7 +208,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// Models of a higher priority leave room for a part of what the model is measured to need.
-    #[error("{planned:.1} of {rate_text} requests/s are planned for: models of a higher priority than {priority} come first", rate_text = short(.rate))]
+    #[error("{planned:.1} of {rate_text} requests/s are planned for: models of a higher priority than {priority} come first", rate_text = short(*.rate))]
     HigherPriority {
         /// The rate that the plan is made for.
         planned: RequestsPerSecond,
@@ -218,7 +218,7 @@ pub enum Shortfall {
         priority: Priority,
     },
     /// The policy gives no reason why the goodput is below the rate.
-    #[error("{goodput_text} of {rate_text} requests/s", goodput_text = short(.goodput), rate_text = short(.rate))]
+    #[error("{goodput_text} of {rate_text} requests/s", goodput_text = short(*.goodput), rate_text = short(*.rate))]
     Unexplained {
         /// The requests per second that the plan promises.
         goodput: RequestsPerSecond,
@@ -228,7 +228,7 @@ pub enum Shortfall {
 }
 
 /// Returns a rate as people write it: with one decimal from 1 on and three below, and without zeros at the end, such as 409.1, 70 and 0.013.
-fn short(rate: &RequestsPerSecond) -> String {
+fn short(rate: RequestsPerSecond) -> String {
     let rate = rate.get();
     let decimals = if rate >= 1.0 { 1 } else { 3 };
     let text = format!("{rate:.decimals$}");
