@@ -128,7 +128,7 @@ pub enum Shortfall {
     #[error("no device has the memory or the time for it, or others would lose more")]
     NoReplicaPays,
     /// The replicas carry less than the rate in full batches.
-    #[error("its {replicas} replicas carry {goodput:.1} of {rate} requests/s")]
+    #[error("{carried} {goodput:.1} of {rate_text} requests/s", rate_text = short(*.rate), carried = carry(*.replicas))]
     Throughput {
         /// The model's replicas.
         replicas: usize,
@@ -138,7 +138,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The replicas carry less than the rate beside their neighbours.
-    #[error("its replicas carry {goodput:.1} of {rate} requests/s")]
+    #[error("its replicas carry {goodput:.1} of {rate_text} requests/s", rate_text = short(*.rate))]
     ThroughputBesideNeighbours {
         /// The requests per second that the replicas carry.
         goodput: RequestsPerSecond,
@@ -146,9 +146,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The replicas carry less than the rate, and other models have the other devices.
-    #[error(
-        "{replicas} replicas carry {goodput:.1} of {rate} requests/s, and no device is left for more"
-    )]
+    #[error("{replicas} replicas carry {goodput:.1} of {rate_text} requests/s, and no device is left for more", rate_text = short(*.rate))]
     NoDeviceLeftForMore {
         /// The model's replicas.
         replicas: usize,
@@ -158,9 +156,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The partitions carry less than the rate, and there is no room for another one.
-    #[error(
-        "{partitions} gpulets carry {goodput:.1} of {rate} requests/s, and there is no room for more"
-    )]
+    #[error("{partitions} gpulets carry {goodput:.1} of {rate_text} requests/s, and there is no room for more", rate_text = short(*.rate))]
     NoPartitionLeftForMore {
         /// The model's partitions.
         partitions: usize,
@@ -170,7 +166,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The compute shares carry less than the rate.
-    #[error("its shares carry {goodput:.1} of {rate} requests/s")]
+    #[error("its shares carry {goodput:.1} of {rate_text} requests/s", rate_text = short(*.rate))]
     ShareThroughput {
         /// The requests per second that the shares carry.
         goodput: RequestsPerSecond,
@@ -178,7 +174,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The devices have less time than the rate requires.
-    #[error("the devices have time for {goodput:.1} of {rate} requests/s")]
+    #[error("the devices have time for {goodput:.1} of {rate_text} requests/s", rate_text = short(*.rate))]
     DeviceTime {
         /// The requests per second that the devices have time for.
         goodput: RequestsPerSecond,
@@ -186,15 +182,13 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The batches of the replicas take too long for the SLO, however few requests come.
-    #[error("batches of its {replicas} replicas take too long for its SLO")]
+    #[error("batches of {its_replicas} take too long for its SLO", its_replicas = its(*.replicas))]
     BatchTime {
         /// The model's replicas.
         replicas: usize,
     },
     /// The replicas answer fewer requests in time than the rate.
-    #[error(
-        "its {replicas} replicas carry {capacity:.1} requests/s beside their neighbours, and {goodput:.1} of {rate} are in time"
-    )]
+    #[error("{carried} {capacity:.1} requests/s beside their neighbours, and {goodput:.1} of {rate_text} are in time", rate_text = short(*.rate), carried = carry(*.replicas))]
     Goodput {
         /// The model's replicas.
         replicas: usize,
@@ -206,9 +200,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// The measured needs of the models leave room for a part of the rate.
-    #[error(
-        "{planned:.1} of {rate} requests/s are planned for: more does not fit beside what the models are measured to need"
-    )]
+    #[error("{planned:.1} of {rate_text} requests/s are planned for: more does not fit beside what the models are measured to need", rate_text = short(*.rate))]
     Claims {
         /// The rate that the plan is made for.
         planned: RequestsPerSecond,
@@ -216,9 +208,7 @@ pub enum Shortfall {
         rate: RequestsPerSecond,
     },
     /// Models of a higher priority leave room for a part of what the model is measured to need.
-    #[error(
-        "{planned:.1} of {rate} requests/s are planned for: models of a higher priority than {priority} come first"
-    )]
+    #[error("{planned:.1} of {rate_text} requests/s are planned for: models of a higher priority than {priority} come first", rate_text = short(*.rate))]
     HigherPriority {
         /// The rate that the plan is made for.
         planned: RequestsPerSecond,
@@ -228,13 +218,36 @@ pub enum Shortfall {
         priority: Priority,
     },
     /// The policy gives no reason why the goodput is below the rate.
-    #[error("{goodput} of {rate} requests/s")]
+    #[error("{goodput_text} of {rate_text} requests/s", goodput_text = short(*.goodput), rate_text = short(*.rate))]
     Unexplained {
         /// The requests per second that the plan promises.
         goodput: RequestsPerSecond,
         /// The model's rate.
         rate: RequestsPerSecond,
     },
+}
+
+/// Returns a rate as people write it: with one decimal from 1 on and three below, and without zeros at the end, such as 409.1, 70 and 0.013.
+fn short(rate: RequestsPerSecond) -> String {
+    let rate = rate.get();
+    let decimals = if rate >= 1.0 { 1 } else { 3 };
+    let text = format!("{rate:.decimals$}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    text.to_owned()
+}
+
+/// Returns a model's replicas, such as "its 2 replicas".
+fn its(replicas: usize) -> String {
+    match replicas {
+        1 => "its replica".to_owned(),
+        _ => format!("its {replicas} replicas"),
+    }
+}
+
+/// Returns the begin of a sentence on what a model's replicas carry.
+fn carry(replicas: usize) -> String {
+    let verb = if replicas == 1 { "carries" } else { "carry" };
+    format!("{} {verb}", its(replicas))
 }
 
 /// Returns a time in milliseconds with at most three decimals, such as 29.866 ms.
@@ -419,6 +432,25 @@ mod tests {
                 "batches of its 2 replicas take too long for its SLO",
             ),
             (
+                Shortfall::BatchTime { replicas: 1 },
+                "batches of its replica take too long for its SLO",
+            ),
+            (
+                Shortfall::Throughput {
+                    replicas: 1,
+                    goodput: RequestsPerSecond::new(0.0).unwrap(),
+                    rate: RequestsPerSecond::new(0.013_326).unwrap(),
+                },
+                "its replica carries 0.0 of 0.013 requests/s",
+            ),
+            (
+                Shortfall::DeviceTime {
+                    goodput,
+                    rate: RequestsPerSecond::new(409.102_914_887_241_7).unwrap(),
+                },
+                "the devices have time for 60.6 of 409.1 requests/s",
+            ),
+            (
                 Shortfall::Goodput {
                     replicas: 2,
                     capacity: 65.25,
@@ -429,7 +461,7 @@ mod tests {
             ),
             (
                 Shortfall::Unexplained { goodput, rate },
-                "60.61 of 70 requests/s",
+                "60.6 of 70 requests/s",
             ),
         ]);
     }

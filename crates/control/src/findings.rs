@@ -229,7 +229,11 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
                 Severity::Warning,
                 Problem::ModelShort,
                 with_details(
-                    format!("model {id} is short by {missing:.1} requests/s"),
+                    if missing < 0.05 {
+                        format!("model {id} is short by less than 0.1 requests/s")
+                    } else {
+                        format!("model {id} is short by {missing:.1} requests/s")
+                    },
                     shortfall,
                 ),
                 Some("the devices cannot serve its rate within its SLO"),

@@ -1,7 +1,7 @@
 //! The notices of the state machine, logged and appended to the log of events.
 
 use packhorse_api::events::{EventKind, EventObject, EventState, Subject};
-use packhorse_cluster::{DeviceId, ModelId, NodeName, NodeState, ReplicaId};
+use packhorse_cluster::{DeviceId, ModelId, NodeName, NodeState, ReplicaId, ReplicaState};
 use packhorse_control::{DeviceNotice, Drift, Notice, PlanNotice, ReplicaNotice};
 
 use super::task::Task;
@@ -137,6 +137,9 @@ impl Task {
         reason: Option<String>,
     ) {
         let (state, words) = match notice {
+            ReplicaNotice::Reported(ReplicaState::BackingOff) => {
+                (EventState::BackingOff, "backing off".to_owned())
+            }
             ReplicaNotice::Reported(state) => (EventState::from(state), format!("{state:?}")),
             ReplicaNotice::Serving => (EventState::Serving, "serving".to_owned()),
             ReplicaNotice::Ejected => (EventState::Ejected, "ejected".to_owned()),
