@@ -76,6 +76,13 @@ impl ReplicaWeights {
         Some(now.saturating_since(asked??))
     }
 
+    /// Returns true if the weights of a replica are on its device, as far as is known.
+    pub(crate) fn is_resident(&self, replica: ReplicaId) -> bool {
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let weights = state.replicas.get(&replica);
+        weights.is_some_and(|weights| weights.place.residency == Residency::Resident)
+    }
+
     /// Counts weights that left the device for others.
     pub(crate) fn count_eviction(&self, replica: ReplicaId) {
         self.change(replica, |weights| {

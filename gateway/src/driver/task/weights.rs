@@ -22,12 +22,7 @@ impl Driver {
     /// Has the weights of a replica leave its device.
     pub(super) fn unload_weights(&mut self, replica: ReplicaKey) {
         self.order(replica, &ToWorker::Unload);
-        if let Some(model) = self.served_model(replica) {
-            model.telemetry.count_weights_eviction();
-        }
-        if let Some((id, _)) = self.names(replica) {
-            self.weights.count_eviction(id);
-        }
+        self.count_eviction(replica);
     }
 
     /// Handles a worker's report on the place of its weights.
@@ -50,12 +45,26 @@ impl Driver {
                     self.count_copy(now, replica);
                 }
                 Effect::Event(Event::WeightsUnloaded { .. }) => {
+                    let id = self.names(replica).map(|(id, _)| id);
+                    // The worker gave them up by itself. Those that it was told to are counted.
+                    if id.is_some_and(|id| self.weights.is_resident(id)) {
+                        self.count_eviction(replica);
+                    }
                     self.note_weights(replica, Some(place));
                 }
                 _ => {}
             }
         }
         self.apply_all(now, effects);
+    }
+
+    fn count_eviction(&self, replica: ReplicaKey) {
+        if let Some(model) = self.served_model(replica) {
+            model.telemetry.count_weights_eviction();
+        }
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.count_eviction(id);
+        }
     }
 
     fn count_copy(&self, now: Time, replica: ReplicaKey) {
