@@ -83,7 +83,8 @@ CASES = {"one in ten throws": (-1.0, 0.1), "all throw": (-1.0, 1.0), "all want t
 @pytest.mark.parametrize(("told", "part"), CASES.values(), ids=CASES.keys())
 def test_nobody_pays_for_the_requests_of_another_key(served: tuple[Cluster, str, str], told: float, part: float):
     cluster, innocent, bad = served
-    wait_until(lambda: serving(cluster) == 2, "both replicas to serve", limit=90)
+    # There are more of them once batches have lacked memory, and are planned smaller.
+    wait_until(lambda: serving(cluster) >= 2, "two replicas to serve", limit=90)
     stopped, answers = threading.Event(), []
 
     def trick() -> None:
