@@ -229,27 +229,15 @@ impl Program {
         if !is_input {
             return Err("only inputs have usual sizes".to_owned());
         }
-        if sizes.len() != spec.shape.len() {
-            return Err(format!(
-                "expected {} dimensions as in shape, got {}",
-                spec.shape.len(),
-                sizes.len()
-            ));
-        }
         let first = usize::from(self.batches());
-        for (axis, (size, dim)) in sizes.iter().zip(&spec.shape).enumerate() {
-            let problem = match (size, dim) {
-                (Dim::Fixed(_), Dim::Any) if axis < first => {
-                    "the batch dimension is tried with all sizes: expected -1"
-                }
-                (Dim::Fixed(0), _) => "a size must not be 0",
-                (Dim::Fixed(size), Dim::Fixed(fixed)) if size != fixed => {
-                    "a fixed dimension has its size or -1"
-                }
-                (Dim::Any | Dim::Fixed(_), _) => continue,
-            };
-            return Err(format!("dimension {axis}: {problem}"));
-        }
+        check_sizes(
+            spec,
+            sizes,
+            first,
+            "size",
+            "the batch dimension is tried with all sizes: expected -1",
+            "a fixed dimension has its size or -1",
+        )?;
         let row = spec.shape.iter().enumerate().map(|(axis, dim)| match dim {
             Dim::Any if axis < first => 1,
             Dim::Any => spec.tried_dim(axis).cast_signed(),
@@ -269,26 +257,14 @@ impl Program {
             if !is_input {
                 return Err("only inputs can be limited".to_owned());
             }
-            if limits.len() != spec.shape.len() {
-                return Err(format!(
-                    "expected {} dimensions as in shape, got {}",
-                    spec.shape.len(),
-                    limits.len()
-                ));
-            }
-            for (axis, (limit, dim)) in limits.iter().zip(&spec.shape).enumerate() {
-                let problem = match (limit, dim) {
-                    (Dim::Fixed(_), Dim::Any) if axis < first => {
-                        "the limit of the batch dimension is max_batch_size: expected -1"
-                    }
-                    (Dim::Fixed(0), _) => "a limit must not be 0",
-                    (Dim::Fixed(limit), Dim::Fixed(size)) if limit != size => {
-                        "a fixed dimension has its size or -1 as its limit"
-                    }
-                    (Dim::Any | Dim::Fixed(_), _) => continue,
-                };
-                return Err(format!("dimension {axis}: {problem}"));
-            }
+            check_sizes(
+                spec,
+                limits,
+                first,
+                "limit",
+                "the limit of the batch dimension is max_batch_size: expected -1",
+                "a fixed dimension has its size or -1 as its limit",
+            )?;
         }
         if !is_input {
             return Ok(());
@@ -413,6 +389,35 @@ impl Program {
         }
         Ok(())
     }
+}
+
+/// Checks a list with a size for each dimension of an input, -1 for those without one. The dimensions before `first` have none. Says in the given words
+/// what a size is, and what is wrong with one of a batch dimension and with another one than that of a fixed dimension.
+fn check_sizes(
+    spec: &TensorSpec,
+    sizes: &[Dim],
+    first: usize,
+    word: &str,
+    batch: &str,
+    fixed: &str,
+) -> Result<(), String> {
+    if sizes.len() != spec.shape.len() {
+        return Err(format!(
+            "expected {} dimensions as in shape, got {}",
+            spec.shape.len(),
+            sizes.len()
+        ));
+    }
+    for (axis, (size, dim)) in sizes.iter().zip(&spec.shape).enumerate() {
+        let problem = match (size, dim) {
+            (Dim::Fixed(_), Dim::Any) if axis < first => batch.to_owned(),
+            (Dim::Fixed(0), _) => format!("a {word} must not be 0"),
+            (Dim::Fixed(size), Dim::Fixed(of)) if size != of => fixed.to_owned(),
+            (Dim::Any | Dim::Fixed(_), _) => continue,
+        };
+        return Err(format!("dimension {axis}: {problem}"));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
