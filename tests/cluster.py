@@ -38,6 +38,12 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def is_running(pid: int) -> bool:
     """Whether the process is there and is no zombie."""
     try:

@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 import models
 import torch
-from cluster import BUILD, Cluster, wait_until
+from cluster import BUILD, Cluster, cpu_seconds, wait_until
 from pool_worker import served, workers
 
 REPORT = Path(__file__).parent.parent / "docs/benchmarks/many-models.md"
@@ -88,11 +88,6 @@ class Watch:
 def resident_kib(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 BODY = torch.linspace(-1, 1, WIDTH).numpy().tobytes()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import models
-from cluster import BUILD, PROGRAMS, Cluster, wait_until
+from cluster import BUILD, PROGRAMS, Cluster, cpu_seconds, wait_until
 from conftest import simulated_devices
 from http_admin import request
 from load import REQUEST
@@ -117,11 +117,6 @@ def scrapes(folder: Path, count: int, active: int) -> list[Scrape]:
         return [*found, after_requests("fine")]
     finally:
         cluster.close()
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def traced(folder: Path, sample: str | None, rate: float, seconds: float) -> Run:

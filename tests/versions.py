@@ -16,21 +16,12 @@ from pathlib import Path
 
 import cluster as cluster_module
 import models
-import torch
-from cluster import Cluster, processes_of, wait_until
+from cluster import Cluster, cpu_seconds, processes_of, wait_until
 
 REPORT = Path(__file__).parent.parent / "docs/benchmarks/versions.md"
 PAYLOADS = {"64 B": 64, "602,112 B": 602_112}
 CONCURRENCIES = [1, 8, 32]
-TICKS = os.sysconf("SC_CLK_TCK")
 HERE = cluster_module.PROGRAMS
-
-
-class Sum(torch.nn.Module):
-    """Reads every number once, which is the least that a model does with its input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.sum(1, keepdim=True)
 
 
 class Version:
@@ -61,7 +52,7 @@ class Version:
         assert self.cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes()).status == 204
         x, y = models.tensor("x", "FP32", [-1, -1]), models.tensor("y", "FP32", [-1, 1])
         registration = models.registration("sum", [x], [y], slo_ms=10_000)
-        model = models.make(folder, Sum(), registration)
+        model = models.make(folder, models.SumOfRow(), registration)
         since = time.perf_counter()
         self.cluster.admin.register(model.registration, model.file)
         wait_until(self.serves, "the model to be served")
@@ -76,11 +67,7 @@ class Version:
         return self.cluster.admin.get("/v1/models/sum")["state"] == "ready"
 
     def cpu_seconds(self) -> float:
-        def of(pid: int) -> int:
-            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            return int(fields[11]) + int(fields[12])
-
-        return sum(of(pid) for pid in [self.cluster.gateway.pid, *self.cluster.worker_pids("sum")]) / TICKS
+        return sum(map(cpu_seconds, [self.cluster.gateway.pid, *self.cluster.worker_pids("sum")]))
 
     def load(self, payload: int, concurrency: int, seconds: float) -> dict[str, float]:
         before = self.cpu_seconds()
