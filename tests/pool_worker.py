@@ -19,9 +19,25 @@ from cluster import BUILD, Cluster, processes_of, wait_until
 
 REPORT = Path(__file__).parent.parent / "docs/benchmarks/pool-worker.md"
 WIDTH = 1024
-# The most models with a process of their own, and what the page says of it.
-CASES = {1000: "a process for each model", 8: "the default: all share one"}
 LIMIT = 600.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to serve the models, as the page names it."""
+
+    name: str
+    # The most models with a process of their own.
+    own: int = 8
+    # Whether nothing is known of the models, so that each is measured at the first start.
+    measured: bool = False
+
+
+CASES = [
+    Case("a process for each model", own=1000),
+    Case("the default: all share one"),
+    Case("the default, and each is measured first", measured=True),
+]
 
 
 @dataclass
@@ -66,17 +82,17 @@ def latencies_ms(cluster: Cluster, names: list[str], rounds: int) -> list[float]
     return taken
 
 
-def measure(own: int, count: int, rounds: int) -> Measured:
+def measure(case: Case, count: int, rounds: int) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         cluster = Cluster(Path(folder))
         try:
-            flags = ["--devices", "cpu", "--own-workers", str(own), "--stop-workers-on-exit"]
+            flags = ["--devices", "cpu", "--own-workers", str(case.own), "--stop-workers-on-exit"]
             agent = cluster.start_agent("node1", *flags)
             (node,) = cluster.admin.get("/v1/nodes")
             names = [f"model-{number}" for number in range(count)]
-            # Imported, so that none is measured.
-            csv = models.profiles(Path(folder), dict.fromkeys(names, 1.0), kind=node["devices"][0]["kind"])
-            assert cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes().replace(b",500,30,30,30", b",200,,,")).status == 204
+            if not case.measured:
+                csv = models.profiles(Path(folder), dict.fromkeys(names, 1.0), kind=node["devices"][0]["kind"])
+                assert cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes().replace(b",500,30,30,30", b",200,,,")).status == 204
             assert agent.stop() == 0
             x, y = models.tensor("x", "FP32", [-1, WIDTH]), models.tensor("y", "FP32", [-1, 8])
             for number, name in enumerate(names):
@@ -104,20 +120,20 @@ def measure(own: int, count: int, rounds: int) -> Measured:
             cluster.close()
 
 
-def write(measured: dict[int, list[Measured]], count: int) -> None:
+def write(measured: dict[Case, list[Measured]], count: int) -> None:
     rows = []
-    for own, all_of in measured.items():
+    for case, all_of in measured.items():
         median = {field: statistics.median(getattr(one, field) for one in all_of) for field in Measured.__dataclass_fields__}
         cells = [f"{median['start']:.1f}", f"{median['restart']:.1f}", f"{median['processes']:.0f}", f"{median['private_mib']:,.0f}"]
         cells += [f"{median['threads']:.0f}", f"{median['p50_ms']:.2f}", f"{median['p99_ms']:.2f}"]
-        rows.append(f"| {CASES[own]} (`--own-workers {own}`) | {' | '.join(cells)} |")
+        rows.append(f"| {case.name} (`--own-workers {case.own}`) | {' | '.join(cells)} |")
     (rounds,) = {len(all_of) for all_of in measured.values()}
     REPORT.write_text(f"""# Many small models in one process
 
 Made by `cargo xtask bench pool-worker` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build; the load average at the end was {os.getloadavg()[0]:.1f}.
 
 A node with one CPU serves {count} models of 4 MB, each with weights of its own.
-Their profiles are imported, so that none is measured.
+Their profiles are imported, so that none is measured, but for the last case.
 The cases take turns, {rounds} times; the medians count.
 The seconds are from the start of the agent until all models are served: the first time, when it fetches their files, and after the agent and all workers were stopped.
 Memory and threads are those of the workers together.
@@ -134,12 +150,14 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=40, help="number of models")
     parser.add_argument("--rounds", type=int, default=3, help="number of measurements of each case")
     parser.add_argument("--write", action="store_true", help=f"write {REPORT.name}")
+    parser.add_argument("--case", type=int, choices=range(len(CASES)), help="measure this case only")
     given = parser.parse_args()
-    measured: dict[int, list[Measured]] = {own: [] for own in CASES}
+    cases = CASES if given.case is None else [CASES[given.case]]
+    measured: dict[Case, list[Measured]] = {case: [] for case in cases}
     for _ in range(given.rounds):
-        for own, all_of in measured.items():
-            all_of.append(measure(own, given.models, 20))
-            print(own, all_of[-1], flush=True)
+        for case, all_of in measured.items():
+            all_of.append(measure(case, given.models, 20))
+            print(case.name, all_of[-1], flush=True)
     if given.write:
         write(measured, given.models)
 

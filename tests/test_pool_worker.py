@@ -9,7 +9,7 @@ from pathlib import Path
 import models
 import pytest
 import torch
-from cluster import Cluster, is_running, wait_until
+from cluster import Cluster, is_running, processes_of, wait_until
 from http_admin import request
 from load import REQUEST, Load
 
@@ -167,3 +167,35 @@ def test_a_model_that_ends_the_process_twice_gets_one_of_its_own_and_the_others_
     wait_until(lambda: settled(pooled) and not set(pids(pooled).values()) & set(of.values()), "all to be back")
     of = pids(pooled)
     assert list(of.values()).count(of[culprit]) == 1, of
+
+
+class Slow(torch.nn.Module):
+    """Takes a while, so that its measurement does, too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.zeros(256, 256)
+        for _ in range(50):
+            y = y @ y
+        return x + y[0, 0]
+
+
+def reused(cluster: Cluster) -> set[int]:
+    """The processes that measure one model after the other."""
+    arguments = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0") for pid in processes_of(cluster.folder)}
+    return {pid for pid, of in arguments.items() if b"profile" in of and b"--reused" in of}
+
+
+def test_a_measurement_whose_shared_process_ends_is_made_in_one_of_its_own(new_cluster: Callable[..., Cluster], tmp_path: Path):
+    cluster = new_cluster()
+    agent = cluster.start_agent("node1", *FLAGS)
+    x, y = (models.tensor(name, "FP32", [-1, 4]) for name in "xy")
+    slow = models.make(tmp_path, Slow(), models.registration("z-slow", [x], [y]))
+    register(cluster, tmp_path, 1)
+    cluster.admin.register(slow.registration, slow.file)
+    log = cluster.folder / "node1" / "reused" / "cpu0" / "worker.log"
+    wait_until(lambda: log.exists() and log.read_text().count("phase=Loading") == 2, "one process to measure both")
+    (process,) = reused(cluster)
+    os.kill(process, signal.SIGKILL)
+    wait_until(lambda: settled(cluster), "both to be measured and served")
+    assert f"reused worker ended pid={process}" in agent.said()
+    assert agent.said().count("task=measurement of z-slow:1") == 2

@@ -1,13 +1,17 @@
 //! The measurements of models: their assignment to devices, and their results.
 //!
 //! Every model is measured once on every kind of device that accepts replicas. A device measures one model at a time, because
-//! simultaneous measurements would slow each other. Each step costs time in proportion to the models and devices that it names.
+//! simultaneous measurements would slow each other, and knows the next one, which waits there, so that it need not wait for the gateway. Each step
+//! costs time in proportion to the models and devices that it names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{
     DeviceId, DeviceKind, ModelId, NodeName, ProfileError, ProfileProgress, ProfileTable,
 };
+
+/// The most measurements that a device is assigned: the one that it makes and the next.
+const MOST_ASSIGNED: usize = 2;
 
 /// The measurements that are missing, assigned to a device, or impossible.
 #[derive(Debug, Default)]
@@ -26,10 +30,8 @@ pub(crate) struct Measurements {
 /// The devices of a kind that accept replicas, and the models that they must measure. There is at least one device.
 #[derive(Debug, Default)]
 struct Kind {
-    /// The devices without a measurement.
-    idle: BTreeSet<DeviceId>,
-    /// The devices with a measurement.
-    busy: BTreeMap<DeviceId, ModelId>,
+    /// The devices, with the models that they are to measure, in this order.
+    devices: BTreeMap<DeviceId, Vec<ModelId>>,
     /// The models without a profile whose measurement waits for a device.
     missing: BTreeSet<ModelId>,
 }
@@ -99,7 +101,7 @@ impl Measurements {
                 self.kinds.insert(kind.clone(), kind_state);
             }
             if let Some(kind) = self.kinds.get_mut(kind) {
-                kind.idle.insert(device.clone());
+                kind.devices.entry(device.clone()).or_default();
             }
         }
         if !devices.is_empty() {
@@ -111,8 +113,7 @@ impl Measurements {
         let Some(state) = self.kinds.get_mut(kind) else {
             return;
         };
-        state.idle.remove(device);
-        if let Some(model) = state.busy.remove(device) {
+        for model in state.devices.remove(device).unwrap_or_default() {
             self.touched.insert(device.node().clone());
             if let Some(kinds) = self.assigned.get_mut(&model) {
                 kinds.remove(kind);
@@ -120,7 +121,7 @@ impl Measurements {
             self.waiting.insert(model.clone());
             state.missing.insert(model);
         }
-        if state.idle.is_empty() && state.busy.is_empty() {
+        if state.devices.is_empty() {
             self.kinds.remove(kind);
         }
     }
@@ -182,24 +183,29 @@ impl Measurements {
             return;
         };
         self.touched.insert(assignment.device.node().clone());
-        if let Some(state) = self.kinds.get_mut(kind) {
-            state.busy.remove(&assignment.device);
-            state.idle.insert(assignment.device);
+        let devices = self.kinds.get_mut(kind).map(|state| &mut state.devices);
+        if let Some(models) = devices.and_then(|devices| devices.get_mut(&assignment.device)) {
+            models.retain(|other| other != model);
         }
     }
 
-    /// Assigns the missing measurements to devices, as far as there are devices without one: first to those without a replica of the model,
-    /// and among them to those with the fewest replicas. `replicas` returns both for a device.
+    /// Assigns the missing measurements to devices, as far as devices take more: to those with the fewest, among these to those without a
+    /// replica of the model, and then to those with the fewest replicas. `replicas` returns both for a device.
     pub(crate) fn assign(&mut self, replicas: impl Fn(&ModelId, &DeviceId) -> (bool, usize)) {
         for (name, kind) in &mut self.kinds {
-            while !kind.idle.is_empty()
-                && let Some(model) = kind.missing.pop_first()
-            {
-                let idle = kind.idle.iter();
-                let device = idle.min_by_key(|device| replicas(&model, device));
-                let device = device.expect("it is not empty").clone();
-                kind.idle.remove(&device);
-                kind.busy.insert(device.clone(), model.clone());
+            while let Some(model) = kind.missing.first() {
+                let devices = kind.devices.iter();
+                let open = devices.filter(|(_, models)| models.len() < MOST_ASSIGNED);
+                let best =
+                    open.min_by_key(|(device, models)| (models.len(), replicas(model, device)));
+                let Some(device) = best.map(|(device, _)| device.clone()) else {
+                    break;
+                };
+                let model = kind.missing.pop_first().expect("it is not empty");
+                kind.devices
+                    .get_mut(&device)
+                    .expect("it was found there")
+                    .push(model.clone());
                 self.touched.insert(device.node().clone());
                 let assignment = Assignment {
                     device,
@@ -228,15 +234,22 @@ impl Measurements {
         node: &NodeName,
     ) -> impl Iterator<Item = (&ModelId, &DeviceKind, &DeviceId)> {
         let devices = self.nodes.get(node).into_iter().flatten();
-        devices.filter_map(|(device, kind)| {
-            let model = self.kinds.get(kind)?.busy.get(device)?;
-            Some((model, kind, device))
+        devices.flat_map(|(device, kind)| {
+            let models = self.assigned_to(device, kind);
+            models.iter().map(move |model| (model, kind, device))
         })
+    }
+
+    /// Returns the models that a device of this kind is to measure, in this order.
+    fn assigned_to(&self, device: &DeviceId, kind: &DeviceKind) -> &[ModelId] {
+        let devices = self.kinds.get(kind).map(|state| &state.devices);
+        let models = devices.and_then(|devices| devices.get(device));
+        models.map_or(&[], Vec::as_slice)
     }
 
     /// Returns the model that a device of this kind measures.
     pub(crate) fn measured_on(&self, device: &DeviceId, kind: &DeviceKind) -> Option<&ModelId> {
-        self.kinds.get(kind)?.busy.get(device)
+        self.assigned_to(device, kind).first()
     }
 
     /// Notes that a revision of a node's wanted state with its assigned measurements was published.
@@ -290,32 +303,41 @@ impl Measurements {
         Some(assignment.device.node().clone())
     }
 
-    /// Returns the assigned measurements of a model: the kind of device, and the device.
+    /// Returns the measurements of a model that devices make: the kind of device, and the device.
     pub(crate) fn of_model(
         &self,
         model: &ModelId,
     ) -> impl Iterator<Item = (&DeviceKind, &DeviceId)> {
         let kinds = self.assigned.get(model).into_iter().flatten();
-        kinds.map(|(kind, assignment)| (kind, &assignment.device))
+        let made = kinds.map(|(kind, assignment)| (kind, &assignment.device));
+        made.filter(move |(kind, device)| self.measured_on(device, kind) == Some(model))
     }
 
     /// Returns true if a measurement of the model waits for a device.
     pub(crate) fn waits(&self, model: &ModelId) -> bool {
-        self.kinds.values().any(|kind| kind.missing.contains(model))
+        self.kinds.keys().any(|kind| self.waits_for(model, kind))
     }
 
-    /// Returns true if the measurement of the model on this kind of device waits for one.
+    /// Returns true if the measurement of the model on this kind of device waits for one, perhaps as the next there.
     pub(crate) fn waits_for(&self, model: &ModelId, kind: &DeviceKind) -> bool {
         let state = self.kinds.get(kind);
+        let next = self.assignment(model, kind);
         state.is_some_and(|state| state.missing.contains(model))
+            || next.is_some_and(|next| self.measured_on(&next.device, kind) != Some(model))
     }
 
     /// Returns the measurements that wait for a device, each with a device of its kind.
     pub(crate) fn all_waiting(&self) -> impl Iterator<Item = (&ModelId, &DeviceKind, &DeviceId)> {
         self.kinds.iter().flat_map(|(kind, state)| {
-            let device = state.busy.keys().chain(&state.idle).next();
-            let waiting = state.missing.iter();
-            waiting.filter_map(move |model| Some((model, kind, device?)))
+            let next = state.devices.iter().flat_map(|(device, models)| {
+                let next = models.iter().skip(1);
+                next.map(move |model| (model, device))
+            });
+            let device = state.devices.keys().next();
+            let missing = state.missing.iter();
+            let missing = missing.filter_map(move |model| Some((model, device?)));
+            let waiting = next.chain(missing);
+            waiting.map(move |(model, device)| (model, kind, device))
         })
     }
 
@@ -327,14 +349,14 @@ impl Measurements {
     /// Returns the number of devices that accept replicas.
     pub(crate) fn device_count(&self) -> usize {
         let kinds = self.kinds.values();
-        kinds.map(|kind| kind.idle.len() + kind.busy.len()).sum()
+        kinds.map(|kind| kind.devices.len()).sum()
     }
 
-    /// Returns the number of measurements that are assigned, and of those that wait for a device.
+    /// Returns the number of measurements that devices make, and of those that wait for one.
     pub(crate) fn counts(&self) -> (usize, usize) {
-        let waiting = self.kinds.values().map(|kind| kind.missing.len()).sum();
-        let assigned = self.assigned.values().map(BTreeMap::len).sum();
-        (assigned, waiting)
+        let devices = self.kinds.values().flat_map(|kind| kind.devices.values());
+        let made = devices.filter(|models| !models.is_empty()).count();
+        (made, self.all_waiting().count())
     }
 }
 
@@ -355,4 +377,56 @@ pub(crate) fn result(progress: &ProfileProgress) -> Option<Result<Measurement, M
         kernels: progress.kernels.clone(),
         profile,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn models(names: &[&str]) -> BTreeSet<ModelId> {
+        names.iter().map(|name| name.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_device_makes_one_measurement_and_knows_the_next_which_waits() {
+        let mut measurements = Measurements::default();
+        let (node, kind) = ("n".parse::<NodeName>().unwrap(), "T4".parse().unwrap());
+        let devices: Vec<DeviceId> = ["n/0", "n/1"].map(|id| id.parse().unwrap()).into();
+        let all = devices
+            .iter()
+            .map(|id| (id.clone(), DeviceKind::clone(&kind)));
+        measurements.set_devices(&node, all.collect(), |_| models(&["a:1", "b:1", "c:1"]));
+        measurements.assign(|_, _| (false, 0));
+        // Each device gets one before one gets two.
+        let made = |measurements: &Measurements| -> Vec<Option<String>> {
+            let made = { devices.iter() }.map(|device| measurements.measured_on(device, &kind));
+            made.map(|model| model.map(ToString::to_string)).collect()
+        };
+        let some = |name: &str| Some(name.to_owned());
+        assert_eq!(made(&measurements), [some("a:1"), some("b:1")]);
+        assert_eq!(measurements.counts(), (2, 1));
+        let [a, c] = ["a:1", "c:1"].map(|name| name.parse::<ModelId>().unwrap());
+        assert!(measurements.waits(&c) && !measurements.waits(&a));
+        let wanted = measurements.of_node(&node).map(|(model, ..)| model.clone());
+        assert_eq!(
+            wanted.collect::<BTreeSet<_>>(),
+            models(&["a:1", "b:1", "c:1"])
+        );
+        measurements.published(&node, 7);
+        assert!(
+            measurements.awaits(&c, &kind, &node, 7),
+            "it may be made by now"
+        );
+
+        measurements.remove(&a, &kind);
+        assert_eq!(made(&measurements), [some("c:1"), some("b:1")]);
+        assert_eq!(measurements.counts(), (2, 0));
+        // Those of a device that goes wait for another.
+        let left = BTreeMap::from([(devices[1].clone(), kind.clone())]);
+        measurements.set_devices(&node, left, |_| BTreeSet::new());
+        assert!(measurements.waits(&c));
+        measurements.assign(|_, _| (false, 0));
+        assert_eq!(made(&measurements), [None, some("b:1")]);
+        assert_eq!(measurements.counts(), (1, 1));
+    }
 }

@@ -52,6 +52,8 @@ pub enum ExitCause {
     Signal(i32),
     /// The process, which ran others, too, ended while it worked for another model, or was killed because of it.
     WithNeighbour(String),
+    /// The process, which had done other tasks before, ended in this way.
+    AfterOthers(Box<ExitCause>),
 }
 
 impl fmt::Display for Reason {
@@ -91,6 +93,9 @@ impl fmt::Display for ExitCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last_line = match self {
             Self::Ended => return write!(f, "the worker ended"),
+            Self::AfterOthers(cause) => {
+                return write!(f, "after the tasks of other models, {cause}");
+            }
             Self::WithNeighbour(model) => {
                 return write!(f, "the pool worker ended while it worked for {model}");
             }
@@ -156,6 +161,10 @@ mod tests {
             (
                 Reason::Exited(ExitCause::Signal(9)),
                 "the worker was killed by signal 9",
+            ),
+            (
+                Reason::Exited(ExitCause::AfterOthers(Box::new(ExitCause::Signal(11)))),
+                "after the tasks of other models, the worker was killed by signal 11",
             ),
             (
                 Reason::Exited(ExitCause::WithNeighbour("m:1".to_owned())),

@@ -300,6 +300,11 @@ impl TaskRecord {
         };
         let killed_by_others = run.ending.is_none()
             && matches!(cause, ExitCause::Signal(signal) if KILLS.contains(&signal));
+        let is_anothers = match &cause {
+            ExitCause::WithNeighbour(_) => true,
+            ExitCause::AfterOthers(_) => run.ending.is_none(),
+            _ => false,
+        };
         let healthy = run
             .ready_since
             .is_some_and(|since| now.saturating_since(since) >= HEALTHY_AFTER);
@@ -314,8 +319,8 @@ impl TaskRecord {
             Some(WorkerReport::Measured { .. } | WorkerReport::Inspected { .. })
         ) {
             self.phase = Phase::Finished;
-        } else if let (ExitCause::WithNeighbour(_), false) = (&cause, unwanted) {
-            // It has done nothing wrong, and begins again at once.
+        } else if is_anothers && !unwanted {
+            // Perhaps it has done nothing wrong, and begins again at once.
             self.reason = Some(Reason::Exited(cause));
             self.phase = Phase::Waiting;
             self.report = None;

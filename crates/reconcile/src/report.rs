@@ -88,8 +88,11 @@ pub enum WorkerReport {
 }
 
 impl WorkerReport {
-    /// Returns true for the last report of a replica: its process has no more to say of it.
+    /// Returns true for the last report on a task: its process has no more to say of it.
     pub fn is_final(&self) -> bool {
-        matches!(self, Self::Ended | Self::Failed { .. })
+        matches!(
+            self,
+            Self::Ended | Self::Failed { .. } | Self::Measured { .. } | Self::Inspected { .. }
+        )
     }
 }

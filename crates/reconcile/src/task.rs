@@ -187,7 +187,7 @@ impl Task {
 
     /// Returns true if the task ends with a result: a measurement, of which a device makes one at a time, or an inspection, of which a node
     /// does. Neither is repeated when it fails.
-    pub(crate) fn has_result(&self) -> bool {
+    pub fn has_result(&self) -> bool {
         matches!(self, Self::Measure(_) | Self::Inspect(_))
     }
 }

@@ -20,6 +20,7 @@ mod node;
 mod pipeline_options;
 mod pools;
 mod process;
+mod reused_workers;
 mod session;
 mod state_folder;
 mod status_watch;

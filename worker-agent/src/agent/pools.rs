@@ -10,19 +10,15 @@ use std::{
 };
 
 use packhorse_cluster::{ModelId, ReplicaId};
-use packhorse_reconcile::{Event, ExitCause, WorkerReport};
+use packhorse_reconcile::ExitCause;
 use packhorse_worker_agent::handoff::{Handoff, HandoffError, Members, Work};
-use tokio::{
-    sync::watch,
-    time::{Instant, MissedTickBehavior, interval, interval_at},
-};
+use tokio::sync::watch;
 
 use crate::{
     blame_file::BlameFile,
     process::{Process, ProcessFailure, Signaller},
-    status_watch::StatusWatch,
     worker_user::WorkerUser,
-    worker_watch::{INTERVAL_OF_PROBES, INTERVAL_WHEN_READY, INTERVAL_WHILE_LOADING, exit_cause},
+    worker_watch::exit_cause,
 };
 
 /// The number of ends of its pool worker after which a model gets a process of its own.
@@ -76,6 +72,13 @@ impl Member {
     /// Returns what signals that process.
     pub(super) fn signaller(&self) -> Signaller {
         self.signaller.clone()
+    }
+
+    /// Waits for the end of the pool worker, and returns its cause as that of a member with this model.
+    pub(super) async fn ended(&mut self, model: &ModelId) -> ExitCause {
+        let ended = self.end.wait_for(Option::is_some).await;
+        let end = ended.ok().and_then(|end| end.clone());
+        end.map_or(ExitCause::Ended, |end| end.cause_for(model))
     }
 }
 
@@ -231,50 +234,6 @@ fn to_blame(failure: Option<ProcessFailure>, handoff: &Handoff) -> Vec<ModelId> 
     }
     let notes = [Work::Running, Work::Loading].into_iter();
     notes.filter_map(|work| handoff.read_note(work)).collect()
-}
-
-/// Watches a member until it has ended, or its pool worker has.
-pub(super) async fn watch_member(mut status: StatusWatch, model: ModelId, member: Member) {
-    let pid = member.pid;
-    let mut end = member.end;
-    let mut ticks = interval(INTERVAL_WHILE_LOADING);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut probes = interval_at(Instant::now() + INTERVAL_OF_PROBES, INTERVAL_OF_PROBES);
-    probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let cause = loop {
-        let was_ready = status.is_ready();
-        tokio::select! {
-            biased;
-            ended = ended(&mut end) => {
-                // The last status is often written just before the end.
-                status.read(pid).await;
-                break ended.map_or(ExitCause::Ended, |end| end.cause_for(&model));
-            }
-            _ = ticks.tick() => {
-                status.read(pid).await;
-                if status.report().is_some_and(WorkerReport::is_final) {
-                    break ExitCause::Ended;
-                }
-            }
-            _ = probes.tick(), if !was_ready => status.probe().await,
-        }
-        if status.is_ready() != was_ready {
-            ticks = interval(if was_ready {
-                INTERVAL_WHILE_LOADING
-            } else {
-                INTERVAL_WHEN_READY
-            });
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        }
-    };
-    let id = status.id.clone();
-    status.send(Event::Exited(id, cause)).await;
-}
-
-/// Waits for the end of a pool worker; `None` if nobody waits for its process any more.
-async fn ended(end: &mut watch::Receiver<Option<PoolEnd>>) -> Option<PoolEnd> {
-    let ended = end.wait_for(Option::is_some).await;
-    ended.ok().and_then(|end| end.clone())
 }
 
 impl PoolEnd {

@@ -1,6 +1,7 @@
 //! The agent's state folder: `artifacts/`; `replicas/ID/`, `profiles/KIND/MODEL/` and `inspections/MODEL/`, which are hand-over folders with
 //! an additional `wanted.json`, from which a later agent reads why the worker was started, and `user`, as which user where that is not
-//! the agent's; `pools/DEVICE/`, the hand-over folders of pool workers, with such a folder for each member in them; `mps/`, the folders of the MPS daemons;
+//! the agent's; `pools/DEVICE/`, the hand-over folders of pool workers, with such a folder for each member in them; `reused/NAME/`, those of workers that do one
+//! measurement or inspection after the other; `mps/`, the folders of the MPS daemons;
 //! `simulated/`, those of simulated devices; `locks/`, the files whose locks give the workers of a device their turns; `cluster.json`,
 //! the cluster that the agent obeys; and `blamed.json`, the models that ended pool workers. A folder has one agent.
 
@@ -21,7 +22,13 @@ use crate::{blame_file::BlameFile, fence_file::FenceFile, worker_user::WorkerUse
 
 const INSTANCE_DIGITS: usize = 32;
 /// The folders of hand-over folders.
-const HANDOFFS: [&str; 4] = ["replicas", "profiles", "inspections", POOLS];
+const HANDOFFS: [&str; 5] = ["replicas", PROFILES, INSPECTIONS, POOLS, REUSED];
+/// The folder of the measurements' folders.
+const PROFILES: &str = "profiles";
+/// The folder of the inspections' folders.
+const INSPECTIONS: &str = "inspections";
+/// The folder of the reused workers' folders.
+const REUSED: &str = "reused";
 /// The folder of the pool workers' folders.
 const POOLS: &str = "pools";
 /// The folder of the devices' locks.
@@ -181,10 +188,10 @@ impl StateFolder {
             TaskId::Replica(id) => self.root().join("replicas").join(id.to_string()),
             TaskId::Measurement(model, kind) => self
                 .root()
-                .join("profiles")
+                .join(PROFILES)
                 .join(kind.as_str())
                 .join(model.to_string()),
-            TaskId::Inspection(model) => self.root().join("inspections").join(model.to_string()),
+            TaskId::Inspection(model) => self.root().join(INSPECTIONS).join(model.to_string()),
         }
     }
 
@@ -218,6 +225,19 @@ impl StateFolder {
         let pool = self.pool(device);
         fs::create_dir_all(pool.dir())?;
         self.prepare_dir(pool.dir())
+    }
+
+    /// Prepares the hand-over folder of a reused worker for a new process, like [`Self::prepare`].
+    pub(super) fn prepare_reused(&self, name: &str) -> io::Result<Handoff> {
+        let dir = self.root().join(REUSED).join(name);
+        fs::create_dir_all(&dir)?;
+        self.prepare_dir(&dir)
+    }
+
+    /// Returns the folders of the hand-over folders of measurements and inspections.
+    pub(super) fn handoffs_of_results(&self) -> impl Iterator<Item = PathBuf> {
+        let folders = [PROFILES, INSPECTIONS].into_iter();
+        folders.map(|folder| self.root().join(folder))
     }
 
     /// Prepares the hand-over folder of a task that a pool worker shall do.
@@ -285,8 +305,9 @@ impl StateFolder {
     pub(super) fn handoff_dirs(&self) -> io::Result<Vec<PathBuf>> {
         let mut all = subfolders(&self.root().join("replicas"))?;
         all.extend(subfolders(&self.root().join(POOLS))?);
-        all.extend(subfolders(&self.root().join("inspections"))?);
-        for kind in subfolders(&self.root().join("profiles"))? {
+        all.extend(subfolders(&self.root().join(REUSED))?);
+        all.extend(subfolders(&self.root().join(INSPECTIONS))?);
+        for kind in subfolders(&self.root().join(PROFILES))? {
             all.extend(subfolders(&kind)?);
         }
         Ok(all)

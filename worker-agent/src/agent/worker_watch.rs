@@ -14,12 +14,12 @@ use crate::{
 };
 
 /// The interval between two reads of a worker's status until it is ready.
-pub(super) const INTERVAL_WHILE_LOADING: Duration = Duration::from_millis(25);
+const INTERVAL_WHILE_LOADING: Duration = Duration::from_millis(25);
 /// The interval between two reads of the status of a worker that is ready. Such a worker mostly changes its status by ending, which is
 /// noticed at once.
-pub(super) const INTERVAL_WHEN_READY: Duration = Duration::from_millis(250);
+const INTERVAL_WHEN_READY: Duration = Duration::from_millis(250);
 /// The interval between two looks at whether a worker that is not ready could say so.
-pub(super) const INTERVAL_OF_PROBES: Duration = Duration::from_secs(1);
+const INTERVAL_OF_PROBES: Duration = Duration::from_secs(1);
 
 /// The watch over one worker process.
 pub(super) struct WorkerWatch {
@@ -76,6 +76,47 @@ impl WorkerWatch {
             _ => None,
         }
     }
+}
+
+/// Watches a task that a process does beside or after others, until it has ended, or the process has, which `ended` waits for.
+pub(super) async fn watch_shared(
+    mut status: StatusWatch,
+    pid: u32,
+    ended: impl Future<Output = ExitCause>,
+) {
+    let mut ended = std::pin::pin!(ended);
+    let mut ticks = interval(INTERVAL_WHILE_LOADING);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut probes = interval_at(Instant::now() + INTERVAL_OF_PROBES, INTERVAL_OF_PROBES);
+    probes.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let cause = loop {
+        let was_ready = status.is_ready();
+        tokio::select! {
+            biased;
+            cause = &mut ended => {
+                // The last status is often written just before the end.
+                status.read(pid).await;
+                break cause;
+            }
+            _ = ticks.tick() => {
+                status.read(pid).await;
+                if status.report().is_some_and(WorkerReport::is_final) {
+                    break ExitCause::Ended;
+                }
+            }
+            _ = probes.tick(), if !was_ready => status.probe().await,
+        }
+        if status.is_ready() != was_ready {
+            ticks = interval(if was_ready {
+                INTERVAL_WHILE_LOADING
+            } else {
+                INTERVAL_WHEN_READY
+            });
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        }
+    };
+    let id = status.id.clone();
+    status.send(Event::Exited(id, cause)).await;
 }
 
 /// Returns the cause of a process's end, with the last line of its log.

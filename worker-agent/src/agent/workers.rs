@@ -17,7 +17,7 @@ use packhorse_worker_agent::{
     devices::{Backend, Device},
     handoff::{
         AlsoServed, Execution, ExecutorChoice, Handoff, HandoffError, LinkSettings, MemberTask,
-        Members, PoolTask, ProcessIdentity, ProfileTask, ServeTask, WorkerStatus,
+        Members, PoolTask, ProcessIdentity, ProfileTask, ReusedTask, ServeTask, WorkerStatus,
         worker_environment,
     },
 };
@@ -29,12 +29,13 @@ use crate::{
     environment::{inherited, library_path},
     mps::{MAX_CLIENTS, Mps, MpsDevice},
     pipeline_options::Switch,
-    pools::{Member, Pools, watch_member},
+    pools::{Member, Pools},
     process::{self, Candidate, Process, Signaller},
+    reused_workers::ReusedWorkers,
     state_folder::StateFolder,
     status_watch::{StatusWatch, current_status},
     worker_user::pass_secret,
-    worker_watch::WorkerWatch,
+    worker_watch::{WorkerWatch, watch_shared},
 };
 
 /// The worker processes of this node.
@@ -46,6 +47,7 @@ pub(super) struct Workers {
     mps: Mps,
     running: BTreeMap<TaskId, RunningWorker>,
     pools: Pools,
+    reused: ReusedWorkers,
     events: mpsc::Sender<Event>,
 }
 
@@ -56,8 +58,18 @@ struct RunningWorker {
     /// The device; none for an inspection.
     device: Option<String>,
     signaller: Signaller,
-    /// The model of a member of a pool worker; `None` for a worker of its own.
-    member: Option<ModelId>,
+    process: ProcessOf,
+}
+
+/// The tasks of a worker process.
+#[derive(Debug)]
+enum ProcessOf {
+    /// The task alone.
+    Own,
+    /// The members of a pool worker, of which this one has this model.
+    Members(ModelId),
+    /// One task after the other, in a reused worker of this name.
+    Successive(String),
 }
 
 /// A failure to start a worker.
@@ -75,6 +87,8 @@ enum StartError {
     Secret(#[source] io::Error),
     #[error("the worker program cannot be started: {0}")]
     Spawn(#[source] io::Error),
+    #[error("the worker does not take its task")]
+    TakesNoTask,
 }
 
 impl Workers {
@@ -93,6 +107,7 @@ impl Workers {
             devices,
             mps,
             running: BTreeMap::new(),
+            reused: ReusedWorkers::default(),
             events,
         }
     }
@@ -161,7 +176,12 @@ impl Workers {
                 "operators"
             }
         };
-        let mut command = self.command(subcommand, &handoff, device, threads)?;
+        if self.is_reused(task, device) {
+            let device = device.cloned();
+            return self.give(subcommand, device.as_ref(), task, handoff);
+        }
+        let stdin = self.secret(subcommand)?;
+        let mut command = self.command(subcommand, &handoff, device, threads, stdin)?;
         command.envs(device_environment(device, share)).envs(
             mps.iter()
                 .flat_map(|mps| mps.environment(planned_memory(task))),
@@ -170,6 +190,76 @@ impl Workers {
         let pid = process.pid();
         self.watch(task, process, handoff, None);
         Ok(pid)
+    }
+
+    /// Returns true if a reused worker does the task: a measurement or an inspection, but none on a GPU, whose processes are slower once
+    /// kernels were recorded in them.
+    fn is_reused(&self, task: &Task, device: Option<&Device>) -> bool {
+        let is_on_gpu = device.is_some_and(|device| device.backend == Backend::Cuda);
+        task.has_result() && !is_on_gpu && self.reused.admits(&task.id())
+    }
+
+    /// Gives a task, whose hand-over folder is prepared, to a reused worker, which is started if there is none that takes it.
+    fn give(
+        &mut self,
+        subcommand: &str,
+        device: Option<&Device>,
+        task: &Task,
+        handoff: Handoff,
+    ) -> Result<u32, StartError> {
+        let user = self.folder.worker_user();
+        user.let_read(&handoff.task_path())
+            .map_err(StartError::Folder)?;
+        let name = device.map_or(subcommand, |device| &device.name).to_owned();
+        let given = match self.reused.give(&name, &task.id(), handoff.dir()) {
+            Some(given) => given,
+            None => {
+                self.start_reused(subcommand, &name, device)?;
+                let given = self.reused.give(&name, &task.id(), handoff.dir());
+                given.ok_or(StartError::TakesNoTask)?
+            }
+        };
+        let running = RunningWorker {
+            pid: given.pid(),
+            device: device.map(|device| device.name.clone()),
+            signaller: given.signaller(),
+            process: ProcessOf::Successive(name),
+        };
+        let pid = running.pid;
+        self.running.insert(task.id(), running);
+        let status = self.status_watch(task, handoff, None);
+        tokio::spawn(watch_shared(status, pid, given.ended()));
+        Ok(pid)
+    }
+
+    /// Starts a reused worker.
+    fn start_reused(
+        &mut self,
+        subcommand: &str,
+        name: &str,
+        device: Option<&Device>,
+    ) -> Result<(), StartError> {
+        let folder = &self.folder;
+        let handoff = folder.prepare_reused(name).map_err(StartError::Folder)?;
+        let locks = device.map(|device| folder.device_lock(&device.name));
+        let locks = locks.as_deref().and_then(Path::parent);
+        handoff.write_task(&ReusedTask {
+            reads: vec![folder.artifacts()],
+            writes: { folder.handoffs_of_results() }
+                .chain(locks.map(Path::to_owned))
+                .collect(),
+        })?;
+        let threads = device.map_or(1, |device| threads(device, None));
+        let (reader, pipe) = io::pipe().map_err(StartError::Spawn)?;
+        let mut command = self.command(subcommand, &handoff, device, threads, reader.into())?;
+        command
+            .arg("--reused")
+            .envs(device_environment(device, None));
+        let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
+        tracing::info!(name, pid = process.pid(), "reused worker started");
+        self.reused
+            .add(name.to_owned(), process, pipe, handoff.log_path());
+        Ok(())
     }
 
     /// Returns the device and the replica of a task that a pool worker does; `None` if it gets a process of its own: what the gateway does not want in a pool
@@ -192,7 +282,7 @@ impl Workers {
         let others = self.running.iter().filter(|(id, running)| {
             **id != task.id()
                 && matches!(id, TaskId::Replica(_))
-                && running.member.is_none()
+                && running.pool_device().is_none()
                 && running.device.as_ref() == Some(&device.name)
         });
         let own_workers = device.own_workers(self.settings.own_workers) as usize;
@@ -244,7 +334,9 @@ impl Workers {
             reads: vec![self.folder.artifacts()],
             writes: lock.parent().map(Path::to_owned).into_iter().collect(),
         })?;
-        let mut command = self.command("pool", &handoff, Some(device), threads(device, None))?;
+        let stdin = self.secret("pool")?;
+        let threads = threads(device, None);
+        let mut command = self.command("pool", &handoff, Some(device), threads, stdin)?;
         command.envs(device_environment(Some(device), None));
         let process = Process::spawn(&mut command).map_err(StartError::Spawn)?;
         tracing::info!(device.name, pid = process.pid(), "pool worker started");
@@ -270,6 +362,17 @@ impl Workers {
         u64::try_from(self.settings.batch_limit.as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Returns the standard input of a worker: nothing, or the secret of its links where it cannot read the file.
+    fn secret(&self, subcommand: &str) -> Result<Stdio, StartError> {
+        let serves = matches!(subcommand, "serve" | "pool");
+        let reads_file = self.folder.worker_user().uid().is_none();
+        let secret = self.settings.link_secret_file.as_ref();
+        match secret.filter(|_| serves && !reads_file) {
+            Some(secret) => pass_secret(secret).map_err(StartError::Secret),
+            None => Ok(Stdio::null()),
+        }
+    }
+
     /// Returns the command that starts a worker, without the environment of its device. Its task is written.
     fn command(
         &self,
@@ -277,15 +380,10 @@ impl Workers {
         handoff: &Handoff,
         device: Option<&Device>,
         threads: u32,
+        stdin: Stdio,
     ) -> Result<Command, StartError> {
         let user = self.folder.worker_user();
         let own_user = user.uid().is_some();
-        let serves = matches!(subcommand, "serve" | "pool");
-        let secret = self.settings.link_secret_file.as_ref();
-        let stdin = match secret.filter(|_| own_user && serves) {
-            Some(secret) => pass_secret(secret).map_err(StartError::Secret)?,
-            None => Stdio::null(),
-        };
         user.let_read(&handoff.task_path())
             .map_err(StartError::Folder)?;
         // The worker shortens its log while it appends to it.
@@ -401,7 +499,7 @@ impl Workers {
             pid: process.pid(),
             device: task.device().map(str::to_owned),
             signaller: process.signaller(),
-            member: None,
+            process: ProcessOf::Own,
         };
         self.running.insert(task.id(), running);
         let device = self.device(task);
@@ -428,11 +526,15 @@ impl Workers {
             pid: member.pid(),
             device: Some(replica.device.clone()),
             signaller: member.signaller(),
-            member: Some(model.clone()),
+            process: ProcessOf::Members(model.clone()),
         };
         self.running.insert(task.id(), running);
         let status = self.status_watch(task, handoff, status);
-        tokio::spawn(watch_member(status, model.clone(), member));
+        let (model, pid) = (model.clone(), member.pid());
+        tokio::spawn(async move {
+            let mut member = member;
+            watch_shared(status, pid, member.ended(&model)).await;
+        });
     }
 
     fn status_watch(
@@ -464,15 +566,22 @@ impl Workers {
         let running = &self.running[id];
         match (running.pool_device(), id) {
             (Some(device), TaskId::Replica(replica)) => self.pools.end(device, *replica),
-            _ => running.signaller.terminate(),
+            _ => {
+                if let ProcessOf::Successive(name) = &running.process {
+                    self.reused.close(name);
+                }
+                running.signaller.terminate();
+            }
         }
     }
 
     /// Kills a worker, that of a pool with all its members. An MPS client is detached from the server first.
     pub(super) fn kill(&self, id: &TaskId) {
         let running = &self.running[id];
-        if let (Some(device), Some(model)) = (&running.device, &running.member) {
-            return self.pools.kill(device, model);
+        match (&running.device, &running.process) {
+            (Some(device), ProcessOf::Members(model)) => return self.pools.kill(device, model),
+            (_, ProcessOf::Successive(name)) => self.reused.close(name),
+            _ => {}
         }
         let (pid, signaller) = (running.pid, running.signaller.clone());
         match self.mps_of(running.device.as_deref()) {
@@ -506,6 +615,7 @@ impl Workers {
                 self.folder.remove(pool.dir());
             }
         }
+        self.reused.forget(id);
         self.folder.remove(&self.folder.handoff_dir(id));
     }
 
@@ -613,7 +723,8 @@ impl Workers {
 impl RunningWorker {
     /// Returns the device of the pool worker; `None` if the task has a process of its own.
     fn pool_device(&self) -> Option<&str> {
-        self.device.as_deref().filter(|_| self.member.is_some())
+        let is_member = matches!(self.process, ProcessOf::Members(_));
+        self.device.as_deref().filter(|_| is_member)
     }
 }
 

@@ -29,7 +29,7 @@ pub use process_identity::ProcessIdentity;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 pub use task::{
     AlsoServed, Execution, ExecutorChoice, LinkSettings, MemberTask, Optimize, PipelineSettings,
-    PoolTask, ProfileTask, ServeTask,
+    PoolTask, ProfileTask, ReusedTask, ServeTask,
 };
 
 /// The content of `status.json`.

@@ -98,6 +98,16 @@ pub struct ProfileTask {
     pub inspect: bool,
 }
 
+/// The task of a worker with `--reused`: to do the tasks of the hand-over folders that its standard input names, one after the other.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReusedTask {
+    /// The files and folders that the tasks read, such as the folder of the artifacts.
+    pub reads: Vec<PathBuf>,
+    /// The files and folders that they write: those of the hand-over folders and of the devices' locks.
+    pub writes: Vec<PathBuf>,
+}
+
 /// A program on a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

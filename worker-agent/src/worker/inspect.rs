@@ -19,7 +19,12 @@ use packhorse_worker_agent::handoff::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{clock::now, confinement::Confinement, executor, status_reporter::StatusReporter};
+use crate::{
+    clock::now,
+    confinement::Confinement,
+    executor::{self, StartError},
+    status_reporter::StatusReporter,
+};
 
 /// The time after which a process that inspects a program before its measurement is killed.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -103,23 +108,53 @@ fn read(options: &InspectOptions) -> Result<Execution, String> {
 pub(crate) fn report(handoff: &Handoff, confine: bool) -> u8 {
     let reporter = StatusReporter::new(handoff);
     handoff.limit_log();
-    let execution = handoff.read_task::<Execution>().map_err(|e| e.to_string());
-    let found = execution.and_then(|execution| {
+    let outcome = read_task(handoff).and_then(|execution| {
         if confine {
             Confinement::new(handoff, [&execution]).enter();
         }
-        executor::inspect(&execution)
+        report_operators(&execution, handoff, &reporter)
     });
-    match found.and_then(|graph| limited(&graph)) {
-        Ok(operators) => {
-            reporter.report_result(WorkerReport::Inspected { operators });
-            exit_code::DONE
-        }
-        Err(reason) => {
-            reporter.report_failure(reason, true);
+    match outcome {
+        Ok(()) => exit_code::DONE,
+        Err(StartError { reason, permanent }) => {
+            reporter.report_failure(reason, permanent);
             exit_code::FAILED
         }
     }
+}
+
+/// Makes one inspection of a process that makes others, too, like [`report`].
+///
+/// # Errors
+/// The reason why the operators cannot be known.
+pub(crate) fn report_reused(
+    handoff: &Handoff,
+    reporter: &StatusReporter,
+) -> Result<(), StartError> {
+    report_operators(&read_task(handoff)?, handoff, reporter)
+}
+
+fn read_task(handoff: &Handoff) -> Result<Execution, StartError> {
+    let execution = handoff.read_task();
+    execution.map_err(|e| StartError::permanent(e.to_string()))
+}
+
+fn report_operators(
+    execution: &Execution,
+    handoff: &Handoff,
+    reporter: &StatusReporter,
+) -> Result<(), StartError> {
+    let operators = here(execution, handoff).map_err(StartError::permanent)?;
+    reporter.report_result(WorkerReport::Inspected { operators });
+    Ok(())
+}
+
+/// Returns the operators of a program as JSON.
+///
+/// # Errors
+/// The reason why they are not known, as text for people.
+pub(crate) fn here(execution: &Execution, _handoff: &Handoff) -> Result<String, String> {
+    limited(&executor::inspect(execution)?)
 }
 
 /// Has this process give way to those that serve: it gets what processor time they leave, and is killed before them where memory runs out.

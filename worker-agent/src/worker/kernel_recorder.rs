@@ -12,7 +12,7 @@ use crate::executor::{PreparedBatch, recording};
 /// The most kernels in a profile's list, about 2 MB as CSV. Further batch sizes are omitted.
 const MAX_KERNELS: usize = 16_384;
 
-/// Records batches until the first failure.
+/// Records batches until the first failure, on a GPU.
 pub(super) struct KernelRecorder<'a> {
     executor: &'a ExecutorChoice,
     trace: PathBuf,
@@ -26,12 +26,12 @@ impl<'a> KernelRecorder<'a> {
         Self {
             executor,
             trace: handoff.temporary_dir().join("kernels.json"),
-            failed: false,
+            failed: gpu(executor).is_none(),
             recording: None,
         }
     }
 
-    /// Returns false after a failure.
+    /// Returns false after a failure, and for a program that runs no kernels.
     pub(super) fn is_active(&self) -> bool {
         !self.failed
     }
@@ -48,15 +48,9 @@ impl<'a> KernelRecorder<'a> {
     }
 
     fn add_trace(&mut self, mut trace: KinetoTrace, row: &mut ProfileRow) -> Result<(), String> {
-        let ExecutorChoice::Torch {
-            cuda_device: Some(device),
-            ..
-        } = self.executor
-        else {
-            return Err("a CPU runs no kernels".to_owned());
-        };
-        let kernels: Vec<Kernel> = trace.kernels.remove(device).unwrap_or_default();
-        let gpu = trace.gpus.get(device);
+        let device = gpu(self.executor).ok_or("a CPU runs no kernels")?;
+        let kernels: Vec<Kernel> = trace.kernels.remove(&device).unwrap_or_default();
+        let gpu = trace.gpus.get(&device);
         let gpu = *gpu.ok_or("the trace does not describe the GPU")?;
         let mut batch = Recording::new(gpu);
         batch.insert(row.batch_size, kernels.clone());
@@ -81,5 +75,13 @@ impl<'a> KernelRecorder<'a> {
         let mut table = KernelTable::default();
         table.insert(model.clone(), device_kind.clone(), recording);
         Some(table.to_csv())
+    }
+}
+
+/// Returns the index of the GPU of a program; `None` if it runs on something else.
+fn gpu(executor: &ExecutorChoice) -> Option<u32> {
+    match executor {
+        ExecutorChoice::Torch { cuda_device, .. } => *cuda_device,
+        ExecutorChoice::Simulated { .. } => None,
     }
 }

@@ -28,6 +28,7 @@ mod process_memory;
 mod profile;
 mod proofs;
 mod residency;
+mod reused;
 mod semaphore;
 mod serve;
 mod shared_memory;
@@ -41,6 +42,7 @@ use packhorse_worker_agent::handoff::Handoff;
 
 use bench::BenchOptions;
 use inspect::InspectOptions;
+use reused::ResultTask;
 
 /// The Packhorse worker: runs one replica, or one measurement.
 #[derive(Parser)]
@@ -58,14 +60,14 @@ enum Command {
     #[command(hide = true)]
     Pool(HandoffOptions),
     /// Measure the latency and memory of a program, then exit
-    Profile(HandoffOptions),
+    Profile(ResultOptions),
     /// Measure the throughput of the pipeline under full load, and print it as JSON
     Bench(BenchOptions),
     /// Print the operators of a program as JSON, without running it
     Inspect(InspectOptions),
     /// Find the operators of a program for an agent, then exit
     #[command(hide = true)]
-    Operators(HandoffOptions),
+    Operators(ResultOptions),
     /// Run batches of a program by JSON commands on standard input, one per line, with replies on standard output
     Measure(MeasureOptions),
 }
@@ -81,6 +83,15 @@ struct HandoffOptions {
     /// Keep the memory of the process from other processes of its user
     #[arg(long)]
     hide_memory: bool,
+}
+
+#[derive(Args)]
+struct ResultOptions {
+    #[command(flatten)]
+    handoff: HandoffOptions,
+    /// Do the tasks of the hand-over folders that standard input names, one a line, until its end
+    #[arg(long, hide = true)]
+    reused: bool,
 }
 
 #[derive(Args)]
@@ -119,10 +130,20 @@ fn main() {
     if let Command::Pool(_) = &cli.command {
         executor::prepare_parking();
     }
+    if matches!(
+        &cli.command,
+        Command::Profile(ResultOptions { reused: true, .. })
+    ) {
+        process_memory::prepare_new_peaks();
+    }
     if let Command::Serve(options)
     | Command::Pool(options)
-    | Command::Profile(options)
-    | Command::Operators(options) = &cli.command
+    | Command::Profile(ResultOptions {
+        handoff: options, ..
+    })
+    | Command::Operators(ResultOptions {
+        handoff: options, ..
+    }) = &cli.command
         && options.hide_memory
     {
         // A program that gains rights would be the way around.
@@ -134,11 +155,24 @@ fn main() {
     let code = match cli.command {
         Command::Serve(options) => serve::serve(&Handoff::new(options.dir), options.confine),
         Command::Pool(options) => pool::pool(&Handoff::new(options.dir), options.confine),
-        Command::Profile(options) => profile::profile(&Handoff::new(options.dir), options.confine),
+        Command::Profile(options) => options.run(profile::profile, profile::run_reused),
         Command::Bench(options) => bench::bench(&options),
         Command::Inspect(options) => inspect::inspect(&options),
-        Command::Operators(options) => inspect::report(&Handoff::new(options.dir), options.confine),
+        Command::Operators(options) => options.run(inspect::report, inspect::report_reused),
         Command::Measure(options) => measure::measure(&options.task, options.prepared),
     };
     executor::exit_now(code);
+}
+
+impl ResultOptions {
+    /// Does one task, or those that standard input names, and returns the exit code.
+    fn run(self, one: fn(&Handoff, bool) -> u8, each: ResultTask) -> u8 {
+        let handoff = Handoff::new(self.handoff.dir);
+        let confine = self.handoff.confine;
+        if self.reused {
+            reused::run(&handoff, confine, each)
+        } else {
+            one(&handoff, confine)
+        }
+    }
 }

@@ -1,6 +1,10 @@
 //! The memory of this process, from `/proc/self/status`.
 
-use std::fs;
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    sync::OnceLock,
+};
 
 use packhorse_cluster::ByteCount;
 
@@ -30,6 +34,30 @@ pub(crate) fn peak_resident() -> Option<ByteCount> {
     field(&status()?, "VmHWM:")
 }
 
+/// The file by which the kernel forgets the peak.
+static CLEAR_REFS: OnceLock<File> = OnceLock::new();
+
+/// Prepares [`begin_new_peak`]. Must be called before the process hides its memory and is confined, after which the file cannot be opened.
+pub(crate) fn prepare_new_peaks() {
+    match File::options().write(true).open("/proc/self/clear_refs") {
+        Ok(file) => drop(CLEAR_REFS.set(file)),
+        Err(error) => {
+            tracing::warn!(%error, "the memory of a program may be measured as that of one before it");
+        }
+    }
+}
+
+/// Has [`peak_resident`] be the largest from now on, if that was prepared.
+pub(crate) fn begin_new_peak() {
+    /// The command to forget the peak.
+    const FORGET_PEAK: &[u8] = b"5";
+    if let Some(mut file) = CLEAR_REFS.get()
+        && let Err(error) = file.write_all(FORGET_PEAK)
+    {
+        tracing::warn!(%error, "the peak of the resident memory is not forgotten");
+    }
+}
+
 fn status() -> Option<String> {
     fs::read_to_string("/proc/self/status").ok()
 }
@@ -43,6 +71,17 @@ fn field(status: &str, name: &str) -> Option<ByteCount> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_peak_is_below_that_of_memory_that_was_freed() {
+        prepare_new_peaks();
+        let before = peak_resident().unwrap();
+        drop(std::hint::black_box(vec![1_u8; 256 << 20]));
+        let large = peak_resident().unwrap();
+        assert!(large.saturating_sub(before).as_u64() > 128 << 20);
+        begin_new_peak();
+        assert!(peak_resident().unwrap() < large);
+    }
 
     #[test]
     fn fields_are_read_in_kib() {

@@ -9,7 +9,7 @@ use std::{
 use packhorse_cluster::{
     ComputeShare, DeviceKind, ModelId, Profile, ProfileRow, ProfileTable, Program,
 };
-use packhorse_worker_agent::handoff::{Handoff, ProfileTask, WorkerReport, exit_code};
+use packhorse_worker_agent::handoff::{Execution, Handoff, ProfileTask, WorkerReport, exit_code};
 
 use crate::{
     clock::now,
@@ -20,21 +20,31 @@ use crate::{
     },
     inspect,
     kernel_recorder::KernelRecorder,
+    process_memory,
     status_reporter::StatusReporter,
 };
 
 /// The least number of measured batches of a size, even if they exceed the time limit.
 const MIN_RUNS: usize = 3;
 /// The largest number of measured batches of a size.
-const MAX_RUNS: usize = 200;
+const MAX_RUNS: usize = 100;
 /// The measuring time of a size, unless the least number of batches takes longer.
 const TIME_PER_SIZE: Duration = Duration::from_secs(1);
+
+/// A way to find the operators of a program as JSON; the error is a text for people.
+type FindOperators = fn(&Execution, &Handoff) -> Result<String, String>;
 
 /// Runs the measurement to its end, and returns the exit code. The caller must exit at once.
 pub(crate) fn profile(handoff: &Handoff, confine: bool) -> u8 {
     let reporter = StatusReporter::new(handoff);
     handoff.limit_log();
-    match run(handoff, confine, &reporter) {
+    let outcome = read_task(handoff).and_then(|task| {
+        if confine {
+            Confinement::new(handoff, [&task.execution]).enter();
+        }
+        run(&task, handoff, &reporter, inspect::in_own_process)
+    });
+    match outcome {
         Ok(()) => exit_code::DONE,
         Err(StartError { reason, permanent }) => {
             reporter.report_failure(reason, permanent);
@@ -43,14 +53,27 @@ pub(crate) fn profile(handoff: &Handoff, confine: bool) -> u8 {
     }
 }
 
-fn run(handoff: &Handoff, confine: bool, reporter: &StatusReporter) -> Result<(), StartError> {
-    let task: ProfileTask = handoff
-        .read_task()
-        .map_err(|e| StartError::permanent(e.to_string()))?;
+/// Makes one measurement of a process that makes others, too. If the program ends the process, it is measured again in one of its own, so that its
+/// operators are looked for here.
+///
+/// # Errors
+/// The reason why the program cannot be measured.
+pub(crate) fn run_reused(handoff: &Handoff, reporter: &StatusReporter) -> Result<(), StartError> {
+    run(&read_task(handoff)?, handoff, reporter, inspect::here)
+}
+
+fn read_task(handoff: &Handoff) -> Result<ProfileTask, StartError> {
+    let task = handoff.read_task();
+    task.map_err(|e| StartError::permanent(e.to_string()))
+}
+
+fn run(
+    task: &ProfileTask,
+    handoff: &Handoff,
+    reporter: &StatusReporter,
+    find_operators: FindOperators,
+) -> Result<(), StartError> {
     reporter.report(WorkerReport::Loading);
-    if confine {
-        Confinement::new(handoff, [&task.execution]).enter();
-    }
     let program = &task.execution.program;
     if let Some(known) = executor::known_profile(&task.execution)? {
         let total = u32::try_from(known.rows().len()).unwrap_or(u32::MAX);
@@ -68,7 +91,7 @@ fn run(handoff: &Handoff, confine: bool, reporter: &StatusReporter) -> Result<()
     let mut turns = DeviceTurns::new(task.execution.device_lock.as_deref());
     let limit = LOAD_LIMIT + DeviceTurns::MEASUREMENT_LIMIT + time_limit;
     let watchdog = spawn_watchdog(reporter.clone(), limit);
-    let operators = operators(&task, handoff);
+    let operators = operators(task, handoff, find_operators);
     if operators.is_some() {
         // Loading may take minutes, in which the gateway can plan for the model.
         reporter.report(WorkerReport::Measuring {
@@ -77,6 +100,9 @@ fn run(handoff: &Handoff, confine: bool, reporter: &StatusReporter) -> Result<()
             operators: operators.clone(),
         });
     }
+    // What earlier programs of this process needed is not this one's.
+    executor::release_free_memory();
+    process_memory::begin_new_peak();
     let executor = executor::start(&task.execution, 1, WarmUpSizes::PowersOfTwo)?.executor;
     let sizes = synthetic::batch_sizes(program.rows_limit());
     let total = u32::try_from(sizes.len()).unwrap_or(u32::MAX);
@@ -110,11 +136,15 @@ fn run(handoff: &Handoff, confine: bool, reporter: &StatusReporter) -> Result<()
 }
 
 /// Returns the operators of the program, as JSON, if they are wanted. Without them the program is measured all the same.
-fn operators(task: &ProfileTask, handoff: &Handoff) -> Option<String> {
+fn operators(
+    task: &ProfileTask,
+    handoff: &Handoff,
+    find_operators: FindOperators,
+) -> Option<String> {
     if !task.inspect {
         return None;
     }
-    match inspect::in_own_process(&task.execution, handoff) {
+    match find_operators(&task.execution, handoff) {
         Ok(operators) => Some(operators),
         Err(reason) => {
             tracing::info!(reason, "the operators are not known");

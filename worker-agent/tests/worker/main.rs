@@ -32,6 +32,8 @@ mod pipeline;
 #[cfg(feature = "torch")]
 mod pool;
 mod process;
+#[cfg(feature = "torch")]
+mod reused;
 mod simulated;
 #[cfg(feature = "torch")]
 mod torch;

@@ -59,6 +59,20 @@ impl Worker {
         Self::spawn("operators", execution, &[])
     }
 
+    /// Starts a worker that makes the measurements in the folders that are written to the pipe, as an agent does.
+    #[cfg(feature = "torch")]
+    pub(crate) fn profile_reused(
+        task: &packhorse_worker_agent::handoff::ReusedTask,
+    ) -> (Self, io::PipeWriter) {
+        let (reader, writer) = io::pipe().unwrap();
+        let flags = ["--reused", "--confine", "--hide-memory"];
+        let prepare = |command: &mut Command, _: &Path| {
+            command.stdin(reader);
+        };
+        let worker = Self::spawn_prepared("profile", &flags, task, &[], prepare);
+        (worker, writer)
+    }
+
     /// Starts a pool worker with these flags.
     #[cfg(feature = "torch")]
     pub(crate) fn pool(task: &packhorse_worker_agent::handoff::PoolTask, flags: &[&str]) -> Self {
