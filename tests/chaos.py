@@ -2,6 +2,10 @@
 and everything heals.
 
     cargo xtask chaos --seconds 60 --seed 3
+    cargo xtask chaos --pool
+
+With `--pool` it is one real worker process of many models, whose weights do not all fit into its memory, so that it is killed in the middle
+of loads, copies and batches.
 """
 
 import argparse
@@ -18,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import models
+import torch
 from cluster import Cluster, is_running, processes_of, wait_until
 from conftest import simulated_devices
 from http_admin import Admin
@@ -31,14 +36,21 @@ SLO_MS = 1000
 # What a client may be told while the cluster breaks: try again, it was too late, or its worker was lost.
 ALLOWED = {200, 503, 504}
 HEALED_S = 60.0
+DATA = [1, 2, 3, 4]
+
+# Of the pool: models with weights of 4 MiB, in a memory that has room for about half of them.
+POOL_MODELS = 12
+POOL_MEMORY_MIB = 420
+WIDTH = 1024
 
 
 class Client(threading.Thread):
     """Sends requests and notes the end of each."""
 
-    def __init__(self, address: str, model: str, number: int, ended: threading.Event):
+    def __init__(self, address: str, model: str, number: int, ended: threading.Event, per_second: float, output: list[float]):
         super().__init__(daemon=True)
         self.address, self.model, self.number, self.ended = address, model, number, ended
+        self.per_second, self.output = per_second, output
         self.sent = 0
         self.ends: Counter[str] = Counter()
         self.mistakes: list[str] = []
@@ -47,12 +59,12 @@ class Client(threading.Thread):
         connection = None
         due = time.monotonic()
         while not self.ended.is_set():
-            due = max(due + 1 / PER_SECOND, time.monotonic() - 1)
+            due = max(due + 1 / self.per_second, time.monotonic() - 1)
             time.sleep(max(0.0, due - time.monotonic()))
             connection = connection or http.client.HTTPConnection(self.address, timeout=20)
             self.sent += 1
             name = f"{self.model}-{self.number}-{self.sent}"
-            x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+            x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": DATA}
             try:
                 connection.request("POST", f"/v2/models/{self.model}/infer", json.dumps({"id": name, "inputs": [x]}))
                 answer = connection.getresponse()
@@ -69,14 +81,26 @@ class Client(threading.Thread):
             self.ends[str(status)] += 1
             if status not in ALLOWED:
                 self.mistakes.append(f"{name}: {status}: {body[:200]!r}")
-            elif status == 200 and json.loads(body)["id"] != name:
-                self.mistakes.append(f"{name}: the answer is that of {json.loads(body)['id']}")
+            elif status == 200:
+                self.check(name, json.loads(body))
             if answer.getheader("connection") == "close":
                 connection = None
 
 
+    def check(self, name: str, answer: dict) -> None:
+        (output,) = answer["outputs"]
+        if answer["id"] != name:
+            self.mistakes.append(f"{name}: the answer is that of {answer['id']}")
+        elif output["data"] != self.output:
+            self.mistakes.append(f"{name}: {output['data']}")
+
+
 class Chaos:
     """A cluster and what is done to it."""
+
+    # The requests per second of a client.
+    per_second = PER_SECOND
+    nodes = NODES
 
     def __init__(self, folder: Path, seed: int, say: Callable[[str], None]):
         self.random = random.Random(seed)
@@ -85,16 +109,21 @@ class Chaos:
         self.mended: dict[int, float] = {}
         self.stopped: dict[int, float] = {}
         self.cluster = self.start(folder)
-        for name in LATENCIES_MS:
-            # More than one device carries, so that each model has several replicas.
-            registration = models.simulated(name, rate_rps=250, slo_ms=SLO_MS)
-            self.cluster.admin.register(registration, f"the file of {name}".encode())
-        for name in LATENCIES_MS:
+        # What each model answers.
+        self.outputs = self.register_models(folder)
+        for name in self.outputs:
             self.cluster.admin.wait_for_state(name, "ready")
         self.acknowledged: set[str] = set()
         self.generation = 0
         self.done: Counter[str] = Counter()
         self.begin = time.monotonic()
+
+    def register_models(self, folder: Path) -> dict[str, list[float]]:
+        for name in LATENCIES_MS:
+            # More than one device carries, so that each model has several replicas.
+            registration = models.simulated(name, rate_rps=250, slo_ms=SLO_MS)
+            self.cluster.admin.register(registration, f"the file of {name}".encode())
+        return dict.fromkeys(LATENCIES_MS, [0.0] * len(DATA))
 
     def start(self, folder: Path) -> Cluster:
         """Starts gateway and agents; these in networks of their own if that can be."""
@@ -243,21 +272,84 @@ class Chaos:
         begin = time.monotonic()
 
         def is_healthy() -> bool:
-            ready = all(self.admin().get(f"/v1/models/{name}")["state"] == "ready" for name in LATENCIES_MS)
+            ready = all(self.admin().get(f"/v1/models/{name}")["state"] == "ready" for name in self.outputs)
             nodes = self.admin().get("/v1/nodes")
-            return ready and len(nodes) == NODES and all(node["state"] == "ready" for node in nodes)
+            return ready and len(nodes) == self.nodes and all(node["state"] == "ready" for node in nodes)
 
         wait_until(is_healthy, "everything to heal", limit=HEALED_S)
         return time.monotonic() - begin
 
 
-def chaos(folder: Path, seconds: float, seed: int, say: Callable[[str], None] = print) -> Counter:
+class Factor(torch.nn.Module):
+    """`x` times a factor, by way of weights that do not change it."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        self.factor = factor
+        self.weight = torch.nn.Parameter(torch.rand(WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = torch.nn.functional.pad(x, [0, self.weight.size(0) - x.size(1)])
+        return x * self.factor + ((wide * 0.0) @ self.weight)[:, : x.size(1)]
+
+
+class PoolChaos(Chaos):
+    """A process with many models, and what is done to it."""
+
+    per_second = 4.0
+    nodes = 1
+
+    def start(self, folder: Path) -> Cluster:
+        cluster = Cluster(folder, "--lease-ms", "1500")
+        flags = ["--devices", "cpu", "--own-workers", "0", "--device-memory", f"cpu0={POOL_MEMORY_MIB}MiB"]
+        cluster.start_agent("node0", *flags)
+        return cluster
+
+    def register_models(self, folder: Path) -> dict[str, list[float]]:
+        x, y = (models.tensor(name, "FP32", [-1, len(DATA)]) for name in "xy")
+        outputs = {}
+        for factor in range(1, POOL_MODELS + 1):
+            registration = models.registration(f"times-{factor}", [x], [y], slo_ms=SLO_MS, rate_rps=2)
+            model = models.make(folder, Factor(float(factor)), registration)
+            self.cluster.admin.register(model.registration, model.file)
+            outputs[f"times-{factor}"] = [float(factor * x) for x in DATA]
+        return outputs
+
+    def step(self) -> None:
+        chance = self.random.random()
+        if chance < 0.4:
+            self.kill_worker()
+        elif chance < 0.55:
+            self.stop_one("packhorse-worker", 2.0)
+        elif chance < 0.75:
+            self.kill_agent()
+        elif chance < 0.9:
+            self.kill_gateway()
+        else:
+            self.register()
+
+    def pids(self, program: str) -> list[int]:
+        """Those of the pool, and not the process that measures."""
+        arguments = {pid: Path(f"/proc/{pid}/cmdline") for pid in super().pids(program)}
+        return [pid for pid, of in arguments.items() if not of.exists() or b"profile" not in of.read_bytes().split(b"\0")]
+
+    def heal(self) -> float:
+        taken = super().heal()
+        assert self.admin().metric("packhorse_weights_loads_total") > 0, "the weights did not all fit"
+        return taken
+
+
+def chaos(folder: Path, seconds: float, seed: int, say: Callable[[str], None] = print, of: type[Chaos] = Chaos) -> Counter:
     """Breaks a cluster for so long, and asserts what must hold. The ends of all requests."""
-    chaos = Chaos(folder, seed, say)
+    chaos = of(folder, seed, say)
     cluster = chaos.cluster
     try:
         ended = threading.Event()
-        clients = [Client(cluster.inference, model, number, ended) for model in LATENCIES_MS for number in range(CLIENTS_PER_MODEL)]
+        clients = [
+            Client(cluster.inference, model, number, ended, chaos.per_second, output)
+            for model, output in chaos.outputs.items()
+            for number in range(CLIENTS_PER_MODEL)
+        ]
         for client in clients:
             client.start()
         chaos.begin = time.monotonic()
@@ -297,6 +389,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pool", action="store_true", help="one process of many models in a small memory")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        chaos(Path(folder), given.seconds, given.seed)
+        chaos(Path(folder), given.seconds, given.seed, of=PoolChaos if given.pool else Chaos)

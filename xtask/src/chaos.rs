@@ -18,6 +18,9 @@ pub(crate) struct Options {
     /// Seed of its choices; the programs' timing is their own
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Break one process of many models whose weights do not all fit into its memory
+    #[arg(long)]
+    pool: bool,
 }
 
 /// Builds the programs, breaks them, and fails if they do not heal.
@@ -27,6 +30,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         .args(["tests/chaos.py", "--seconds"])
         .arg(options.seconds.to_string())
         .args(["--seed", &options.seed.to_string()])
+        .args(options.pool.then_some("--pool"))
         .current_dir(root())
         .status()
         .context("start tests/chaos.py")?;
