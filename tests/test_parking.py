@@ -105,6 +105,9 @@ def test_all_models_answer_from_a_memory_that_does_not_hold_them(crowded):
     assert view["weights"]["pool_bytes"] < LIMIT_MIB << 20
     loads = cluster.admin.metric("packhorse_weights_loads_total")
     assert loads > COUNT
+    waited = [of for of in cluster.admin.get("/v1/requests?limit=1000") if of["stages_ms"]["load"] > 0]
+    assert len(waited) >= COUNT, "those whose weights were not there say so"
+    assert all(of["stages_ms"]["load"] <= of["latency_ms"] for of in waited)
     assert cluster.admin.metric("packhorse_weights_evictions_total") >= loads - COUNT
     on_device, ready = (cluster.admin.metric(f"packhorse_weights_{place}_bytes") for place in ("resident", "warm"))
     assert on_device <= view["weights"]["pool_bytes"]

@@ -143,6 +143,10 @@ impl From<RequestFilter> for String {
 pub struct RequestStages {
     /// From the head of the HTTP request to the complete, valid request.
     pub receive: f64,
+    /// From then until the weights of the model were on the device, where they were not when the request came.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub load: f64,
     /// From then until the last request of its batch arrived.
     pub batch: f64,
     /// From then until its batch was formed, or it ended without one.

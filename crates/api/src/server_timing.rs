@@ -35,9 +35,10 @@ pub struct UnknownTiming;
 impl ServerTiming {
     /// The names of the stages in their order, of which the last is the rest: the way of the answer back from the task that decides to
     /// the encoded response.
-    pub const NAMES: [&'static str; 10] = [
+    pub const NAMES: [&'static str; 11] = [
         "receive",
         "inbox",
+        "load",
         "batch",
         "queue",
         "network",
@@ -49,9 +50,10 @@ impl ServerTiming {
     ];
 
     /// Returns the durations in the order of [`ServerTiming::NAMES`], which add up to the total.
-    pub fn durations(&self) -> [f64; 10] {
+    pub fn durations(&self) -> [f64; 11] {
         let RequestStages {
             receive,
+            load,
             batch,
             queue,
             network,
@@ -63,6 +65,7 @@ impl ServerTiming {
         let measured = [
             receive,
             self.inbox,
+            load,
             batch,
             queue,
             network,
@@ -71,9 +74,9 @@ impl ServerTiming {
             compute,
             copy_out,
         ];
-        let mut durations = [0.0; 10];
-        durations[..9].copy_from_slice(&measured);
-        durations[9] = (self.total - measured.iter().sum::<f64>()).max(0.0);
+        let mut durations = [0.0; 11];
+        durations[..10].copy_from_slice(&measured);
+        durations[10] = (self.total - measured.iter().sum::<f64>()).max(0.0);
         durations
     }
 
@@ -82,6 +85,7 @@ impl ServerTiming {
         Some(match name {
             "receive" => &mut stages.receive,
             "inbox" => &mut self.inbox,
+            "load" => &mut stages.load,
             "batch" => &mut stages.batch,
             "queue" => &mut stages.queue,
             "network" => &mut stages.network,
@@ -98,7 +102,7 @@ impl ServerTiming {
 /// Writes the header's value, with microseconds.
 impl fmt::Display for ServerTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, duration) in Self::NAMES.iter().zip(self.durations()).take(9) {
+        for (name, duration) in Self::NAMES.iter().zip(self.durations()).take(10) {
             write!(f, "{name};dur={duration:.3}, ")?;
         }
         write!(f, "total;dur={:.3}", self.total)
@@ -141,6 +145,7 @@ mod tests {
         let timing = ServerTiming {
             stages: RequestStages {
                 receive: 0.25,
+                load: 0.01,
                 batch: 0.5,
                 queue: 1.0,
                 network: 0.125,
@@ -154,14 +159,14 @@ mod tests {
         };
         let text = timing.to_string();
         assert!(
-            text.starts_with("receive;dur=0.250, inbox;dur=0.030, batch;dur=0.500"),
+            text.starts_with("receive;dur=0.250, inbox;dur=0.030, load;dur=0.010, batch;dur=0.500"),
             "{text}"
         );
         assert_eq!(text.parse(), Ok(timing));
         let durations = timing.durations();
         assert!((durations.iter().sum::<f64>() - 6.0).abs() < 1e-9);
-        // 6 − (0.25 + 0.03 + 0.5 + 1 + 0.125 + 0.001 + 4 + 0.002).
-        assert!((durations[9] - 0.092).abs() < 1e-9);
+        // 6 − (0.25 + 0.03 + 0.01 + 0.5 + 1 + 0.125 + 0.001 + 4 + 0.002).
+        assert!((durations[10] - 0.082).abs() < 1e-9);
     }
 
     #[test]

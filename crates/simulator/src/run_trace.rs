@@ -96,6 +96,7 @@ impl RunTrace {
         for &(request, arrived) in &batch.requests {
             let course = Course {
                 batch: batch.key,
+                load: Duration::ZERO,
                 batch_wait: last.saturating_since(arrived),
                 queue: batch.dispatched.saturating_since(last),
                 in_batch: round_trip,

@@ -107,7 +107,9 @@ pub struct Request {
 pub struct Course {
     /// The batch's key.
     pub batch: u64,
-    /// The time until the last request of the batch had arrived.
+    /// The time until the weights of the model were on the device.
+    pub load: Duration,
+    /// The time from then until the last request of the batch had arrived.
     pub batch_wait: Duration,
     /// The time from then until the batch was dispatched.
     pub queue: Duration,
@@ -303,12 +305,13 @@ fn write_request<S: FnMut(Bytes) -> bool>(
     };
     let parts = [
         ("receive", request.receive),
+        ("load", course.load),
         ("wait for batch", course.batch_wait),
         ("queue", course.queue),
         ("in batch", course.in_batch),
     ];
     writer.parts(slice, &parts);
-    let dispatched = (received + course.batch_wait + course.queue).min(slice.end);
+    let dispatched = (received + course.load + course.batch_wait + course.queue).min(slice.end);
     if let Some(to) = batches.get(&course.batch) {
         writer.arrow(
             request.number,

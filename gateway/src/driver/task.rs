@@ -64,6 +64,8 @@ pub(super) struct Driver {
     batches: FxHashMap<BatchKey, InFlightBatch>,
     /// Where the weights of replicas in pools are, for people.
     weights: ReplicaWeights,
+    /// The times at which weights came to their device, of replicas in pools.
+    loaded: FxHashMap<ReplicaKey, Time>,
     classes: ShapeClasses,
     failure_log: FailureLog,
     blamed: BlamedTenants,
@@ -107,6 +109,7 @@ impl Driver {
             requests: FxHashMap::default(),
             batches: FxHashMap::default(),
             weights,
+            loaded: FxHashMap::default(),
             classes: ShapeClasses::numbered_after(u64::from(number) << 48),
             failure_log: FailureLog::default(),
             blamed: BlamedTenants::default(),

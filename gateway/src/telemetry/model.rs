@@ -33,6 +33,8 @@ pub(crate) enum Stage {
     Receive,
     /// The time from then until the driver took the request from its inbox.
     Inbox,
+    /// The time from then until the weights of the model were on the device, of a request that found them elsewhere.
+    Load,
     /// The time from then until the last request of its batch arrived.
     Batch,
     /// The time from then until the batch was sent.
@@ -52,9 +54,10 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub(super) const ALL: [(Self, &'static str); 10] = [
+    pub(super) const ALL: [(Self, &'static str); 11] = [
         (Self::Receive, "receive"),
         (Self::Inbox, "inbox"),
+        (Self::Load, "load"),
         (Self::Batch, "batch"),
         (Self::Queue, "queue"),
         (Self::Network, "network"),
@@ -71,6 +74,31 @@ pub(super) const FAILURE_REASONS: [&str; 4] = ["REJECTED", "CANCELED", "BACKEND"
 
 /// The causes of a missed SLO.
 pub(super) const MISS_CAUSES: [&str; 5] = ["late", "refused", "expired", "lost", "failed"];
+
+/// The parts of the time from a request's arrival until its batch was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits {
+    /// The time until the weights of its model were on the device.
+    pub(crate) load: Duration,
+    /// The time from then until the last request of its batch arrived.
+    pub(crate) batch: Duration,
+    /// The time from then until the batch was sent.
+    pub(crate) queue: Duration,
+}
+
+impl Waits {
+    /// Returns the parts for a request that arrived, whose model's weights were there, whose batch was complete, and was sent at these times, in this
+    /// order or sooner.
+    pub(crate) fn new(arrived: Time, loaded: Time, complete: Time, sent: Time) -> Self {
+        let loaded = loaded.clamp(arrived, sent.max(arrived));
+        let complete = complete.clamp(loaded, sent.max(loaded));
+        Self {
+            load: loaded.saturating_since(arrived),
+            batch: complete.saturating_since(loaded),
+            queue: sent.saturating_since(complete),
+        }
+    }
+}
 
 /// The times of a batch that came back: the stages by its worker's measurement, and the whole round trip.
 #[derive(Clone, Copy, Debug)]
@@ -299,12 +327,14 @@ impl ModelTelemetry {
         self.observe(Stage::Inbox, waited);
     }
 
-    /// Records a request whose batch was sent. It was in the queue for `queued`, and for `complete`, the last part of that, after
-    /// the last request of its batch had arrived.
-    pub(crate) fn record_dispatch(&self, queued: Duration, complete: Duration) {
-        self.queue.add(1, queued);
-        self.observe(Stage::Batch, queued.saturating_sub(complete));
-        self.observe(Stage::Queue, complete);
+    /// Records a request whose batch was sent after it waited for this.
+    pub(crate) fn record_dispatch(&self, waits: Waits) {
+        self.queue.add(1, waits.load + waits.batch + waits.queue);
+        if !waits.load.is_zero() {
+            self.observe(Stage::Load, waits.load);
+        }
+        self.observe(Stage::Batch, waits.batch);
+        self.observe(Stage::Queue, waits.queue);
     }
 
     /// Records a batch that was computed. Returns its stages.

@@ -89,6 +89,8 @@ pub(crate) struct RequestCourse {
     pub(crate) batch: Option<RequestBatch>,
     /// The time in the driver's inbox.
     pub(crate) inbox: Micros,
+    /// The time from then until the weights of the model were on the device.
+    pub(crate) load: Micros,
     /// The time from then until the last request of this batch had arrived.
     pub(crate) batch_wait: Micros,
     /// The time from then until this batch was dispatched.

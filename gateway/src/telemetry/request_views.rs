@@ -72,6 +72,7 @@ pub(crate) fn stages_view(receive_ms: f64, course: &RequestCourse) -> RequestSta
     let stages = &course.stages;
     RequestStages {
         receive: receive_ms,
+        load: course.load.as_ms(),
         batch: course.batch_wait.as_ms(),
         queue: course.queue.as_ms(),
         network: stages.network.as_ms(),

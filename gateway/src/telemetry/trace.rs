@@ -74,6 +74,7 @@ fn request(number: u64, record: &RequestRecord) -> Request {
             let stages = stages(&course.stages);
             Course {
                 batch: batch.key,
+                load: course.load.into(),
                 batch_wait: course.batch_wait.into(),
                 queue: course.queue.into(),
                 in_batch: stages.network

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 3f83335630018ace8093104f60ef674a927fe1540010ed6affc8a226f01f3068) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 b939190ca75e3c5c06b0560322387594b42012114f51458e6cef2176d9fb777e) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1683,6 +1683,11 @@ export interface components {
              * @description The copy out of the device's memory.
              */
             copy_out: number;
+            /**
+             * Format: double
+             * @description From then until the weights of the model were on the device, where they were not when the request came.
+             */
+            load: number;
             /**
              * Format: double
              * @description The transmission to the worker and back.

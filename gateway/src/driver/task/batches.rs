@@ -22,7 +22,7 @@ use crate::{
         requested_model::RequestedModel,
         served_model::ServedModel,
     },
-    telemetry::{BatchOutcome, BatchStages, BatchTimes},
+    telemetry::{BatchOutcome, BatchStages, BatchTimes, Waits},
     workers::OutgoingBatch,
 };
 
@@ -49,11 +49,10 @@ impl Driver {
             .map(|pending| pending.arrived)
             .max()
             .unwrap_or(now);
+        let loaded = self.loaded.get(&replica).copied().unwrap_or(Time::ZERO);
         for pending in &pending {
-            model.telemetry.record_dispatch(
-                now.saturating_since(pending.arrived),
-                now.saturating_since(last_arrival),
-            );
+            let waits = Waits::new(pending.arrived, loaded, last_arrival, now);
+            model.telemetry.record_dispatch(waits);
         }
         let inputs: Vec<_> = pending
             .iter()
@@ -76,6 +75,7 @@ impl Driver {
                 requests,
                 dispatched: now,
                 last_arrival,
+                loaded,
             },
         );
         match assembled {

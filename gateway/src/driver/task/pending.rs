@@ -13,7 +13,7 @@ use crate::{
         served_model::ServedModel,
         shape_class::Membership,
     },
-    telemetry::{BatchIdentity, BatchStages, ReplicaNumber, RequestBatch, RequestCourse},
+    telemetry::{BatchIdentity, BatchStages, ReplicaNumber, RequestBatch, RequestCourse, Waits},
 };
 
 /// A request that has not ended.
@@ -52,6 +52,8 @@ pub(super) struct InFlightBatch {
     pub(super) dispatched: Time,
     /// The time at which the last of the requests arrived.
     pub(super) last_arrival: Time,
+    /// The time at which the weights of the model came to the device; zero if they were always there.
+    pub(super) loaded: Time,
 }
 
 impl InFlightBatch {
@@ -77,12 +79,19 @@ impl InFlightBatch {
         request: &PendingRequest,
         stages: BatchStages,
     ) -> RequestCourse {
+        let waits = self.waits(request.arrived);
         RequestCourse {
             batch: Some(batch),
             inbox: request.course.inbox,
-            batch_wait: self.last_arrival.saturating_since(request.arrived).into(),
-            queue: self.dispatched.saturating_since(self.last_arrival).into(),
+            load: waits.load.into(),
+            batch_wait: waits.batch.into(),
+            queue: waits.queue.into(),
             stages,
         }
+    }
+
+    /// Returns what a request of the batch waited for, which arrived then.
+    pub(super) fn waits(&self, arrived: Time) -> Waits {
+        Waits::new(arrived, self.loaded, self.last_arrival, self.dispatched)
     }
 }

@@ -67,7 +67,8 @@ impl Driver {
         }
     }
 
-    fn count_copy(&self, now: Time, replica: ReplicaKey) {
+    fn count_copy(&mut self, now: Time, replica: ReplicaKey) {
+        self.loaded.insert(replica, now);
         let id = self.names(replica).map(|(id, _)| id);
         let time = id.and_then(|id| self.weights.end_load(now, id));
         if let (Some(time), Some(model)) = (time, self.served_model(replica)) {
@@ -84,7 +85,8 @@ impl Driver {
     }
 
     /// Forgets the weights of a replica that is no longer connected.
-    pub(super) fn forget_weights(&self, replica: ReplicaKey) {
+    pub(super) fn forget_weights(&mut self, replica: ReplicaKey) {
+        self.loaded.remove(&replica);
         if let Some((id, _)) = self.names(replica) {
             self.weights.remove(id);
         }

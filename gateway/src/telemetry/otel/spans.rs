@@ -1,6 +1,6 @@
 //! The spans of a request and of its batch, made from the request's record.
 //!
-//! A request's trace is the span `infer` with the parts `read`, `inbox`, `queue`, `in_batch` and `answer`. Its batch is a trace of its own,
+//! A request's trace is the span `infer` with the parts `read`, `inbox`, `load` where its model's weights were elsewhere, `queue`, `in_batch` and `answer`. Its batch is a trace of its own,
 //! the span `batch` with the parts `network`, `worker_queue`, `copy_in`, `compute`, `copy_out` and `network`; every request of the batch
 //! links to it.
 
@@ -18,7 +18,7 @@ use crate::{
     clock::Clock,
     telemetry::{
         request_end::{end_of, reason_of},
-        request_log::{BatchOutcome, BatchStages, Names, RequestBatch},
+        request_log::{BatchOutcome, BatchStages, Micros, Names, RequestBatch},
     },
 };
 
@@ -70,6 +70,9 @@ impl SpanMaker {
         match &course.batch {
             Some(batch) => {
                 parts.push("inbox", course.inbox.into());
+                if course.load != Micros::default() {
+                    parts.push("load", course.load.into());
+                }
                 let queue = Duration::from(course.batch_wait) + Duration::from(course.queue);
                 parts.push("queue", queue);
                 let dispatched = parts.at;
