@@ -62,7 +62,7 @@ def test_a_gateway_that_lost_its_state_folder_gets_its_agents_back(simulated: Ma
     cluster.start_gateway()
     # The agent reads its token again, by which the new gateway proves that it may take the node over.
     wait_until(lambda: cluster.admin.get("/v1/nodes"), "the node to join")
-    wait_until(lambda: "the agent obeys a cluster that it did not know" in agent.said(), "the agent to obey")
+    wait_until(lambda: "the agent obeys another cluster" in agent.said(), "the agent to obey")
     assert is_running(worker), "it serves on, for a gateway that is restored soon"
     cluster.admin.register(models.simulated("m"), b"the file of m")
     cluster.admin.wait_for_state("m", "ready")

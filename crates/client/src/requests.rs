@@ -12,13 +12,14 @@ impl AdminClient {
     pub async fn requests(
         &self,
         filter: Option<RequestFilter>,
-        model: Option<&ModelName>,
+        model: Option<(&ModelName, Option<ModelVersion>)>,
         limit: usize,
     ) -> Result<Vec<RequestView>, CallError> {
         let request = self.caller.request(Method::GET, ["v1", "requests"]);
         let request = request
             .query(&filter.map(|filter| [("outcome", filter)]))
-            .query(&model.map(|model| [("model", model)]))
+            .query(&model.map(|(name, _)| [("model", name)]))
+            .query(&model.and_then(|(_, version)| Some([("version", version?)])))
             .query(&[("limit", limit)]);
         self.caller.fetch(request).await
     }

@@ -1,7 +1,7 @@
 //! The requests that ended lately, in the form of the admin API.
 
 use packhorse_api::{BatchView, RequestFilter, RequestStages, RequestView};
-use packhorse_cluster::{ModelId, ModelName};
+use packhorse_cluster::{ModelId, ModelName, ModelVersion};
 use packhorse_serving::RequestOutcome;
 
 use super::{
@@ -16,8 +16,10 @@ use crate::clock::Clock;
 pub(crate) struct WhichRequests {
     /// The ends to list; all if none is given.
     pub(crate) filter: Option<RequestFilter>,
-    /// The model, in all its versions; all models if none is given.
+    /// The model; all models if none is given.
     pub(crate) model: Option<ModelName>,
+    /// Its version; all if none is given.
+    pub(crate) version: Option<ModelVersion>,
     /// The largest number of requests.
     pub(crate) limit: usize,
 }
@@ -32,6 +34,7 @@ pub(crate) fn requests(telemetry: &Telemetry, which: &WhichRequests) -> Vec<Requ
             && which.filter.is_none_or(|f| f.matches(end_of(request)))
             && let Some(model) = names.model(request.model)
             && which.model.as_ref().is_none_or(|name| *name == model.name)
+            && which.version.is_none_or(|version| version == model.version)
         {
             views.push(view(number, request, model, &names, telemetry.clock()));
         }

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 b939190ca75e3c5c06b0560322387594b42012114f51458e6cef2176d9fb777e) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 782bc1cdc38ef6b87bb71a4ccd31433e31cde11759344f0eb18f2165f9f95611) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;

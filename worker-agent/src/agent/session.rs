@@ -213,14 +213,18 @@ impl Session {
     /// Stores the fence before anything is obeyed that depends on it.
     fn store_fence(&self, before: &Fence, next: Fence) -> Result<(), StateDirError> {
         if next.cluster_id != before.cluster_id {
-            tracing::warn!(
-                cluster = next
-                    .cluster_id
-                    .as_ref()
-                    .map(packhorse_cluster::ClusterId::as_str),
-                epoch = next.highest_epoch,
-                "the agent obeys a cluster that it did not know"
-            );
+            let cluster = next.cluster_id.as_ref();
+            let cluster = cluster.map(packhorse_cluster::ClusterId::as_str);
+            let epoch = next.highest_epoch;
+            if before.cluster_id.is_some() {
+                tracing::warn!(
+                    cluster,
+                    epoch,
+                    "the agent obeys another cluster from now on"
+                );
+            } else {
+                tracing::info!(cluster, epoch, "the agent obeys its first cluster");
+            }
         }
         self.fence_file.store(next)
     }

@@ -2,7 +2,18 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{Percent, RequestsPerSecond};
+use packhorse_cluster::{IdError, ModelName, ModelVersion, Percent, RequestsPerSecond};
+
+/// NAME or NAME:VERSION; `None` is the newest version, or all, as the command says.
+pub(super) type ModelReference = (ModelName, Option<ModelVersion>);
+
+/// Parses NAME or NAME:VERSION.
+pub(super) fn parse_model(text: &str) -> Result<ModelReference, IdError> {
+    match text.split_once(':') {
+        Some((name, version)) => Ok((name.parse()?, Some(version.parse()?))),
+        None => Ok((text.parse()?, None)),
+    }
+}
 
 /// Parses a rate in requests per second.
 pub(super) fn parse_rate(text: &str) -> Result<RequestsPerSecond, String> {

@@ -4,9 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use packhorse_api::{EndOfRequest, RequestFilter, RequestView};
-use packhorse_cluster::ModelName;
 
-use super::arguments::parse_duration;
+use super::arguments::{ModelReference, parse_duration, parse_model};
 use crate::{
     context::Context,
     output::{self, Colour, format_number, format_time, paint},
@@ -24,9 +23,9 @@ pub(crate) struct RequestsArgs {
     /// Show only requests that ended in this way: answered, late, refused, expired, lost, failed or cancelled
     #[arg(long, value_name = "OUTCOME")]
     outcome: Option<RequestFilter>,
-    /// Show only requests of this model
-    #[arg(long, value_name = "NAME")]
-    model: Option<ModelName>,
+    /// Show only requests of this model, in all its versions or in this one
+    #[arg(long, value_name = "NAME[:VERSION]", value_parser = parse_model)]
+    model: Option<ModelReference>,
     /// Largest number of requests to show, the newest first
     #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     limit: u16,
@@ -50,7 +49,7 @@ impl RequestsArgs {
             .admin()?
             .requests(
                 filter.or(self.outcome),
-                self.model.as_ref(),
+                self.model.as_ref().map(|(name, version)| (name, *version)),
                 self.limit.into(),
             )
             .await?;

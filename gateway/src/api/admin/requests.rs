@@ -12,7 +12,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use packhorse_api::{ErrorBody, RequestFilter, RequestView, TryView};
-use packhorse_cluster::{ModelName, Time};
+use packhorse_cluster::{ModelName, ModelVersion, Time};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::{runtime::Handle, sync::mpsc, time::timeout};
@@ -49,6 +49,9 @@ pub(super) struct ListedRequests {
     /// The model's name; all models if absent.
     #[param(value_type = Option<String>)]
     model: Option<ModelName>,
+    /// The version of this model; all if absent.
+    #[param(value_type = Option<u32>)]
+    version: Option<ModelVersion>,
     /// The largest number of requests to list, 1 to 10000.
     #[param(minimum = 1, maximum = 10_000)]
     #[serde(default = "ListedRequests::default_limit")]
@@ -90,9 +93,15 @@ pub(super) async fn list(
         let max = ListedRequests::MAX_LIMIT;
         return Err(ApiError::bad_request(format!("limit: expected 1 to {max}")));
     }
+    if listed.version.is_some() && listed.model.is_none() {
+        return Err(ApiError::bad_request(
+            "version: expected only together with model".to_owned(),
+        ));
+    }
     let which = WhichRequests {
         filter: listed.outcome,
         model: listed.model,
+        version: listed.version,
         limit: listed.limit,
     };
     let telemetry = admin.data_plane.telemetry().clone();

@@ -110,11 +110,14 @@ async fn each_request_is_listed_with_its_end_and_where_its_time_went() {
     assert_eq!(ids("outcome=missed&model=m").await, [id(2)]);
     assert_eq!(ids("outcome=answered").await, [id(1)]);
     assert_eq!(ids("limit=1").await, [id(0)]);
+    assert_eq!(ids("outcome=missed&model=m&version=1").await, [id(2)]);
+    assert_eq!(ids("model=m&version=2").await, [0; 0]);
     assert_eq!(ids("model=nobody").await, [0; 0]);
     for (query, message) in [
         ("outcome=slow", "expected missed, answered,"),
         ("limit=0", "limit: expected 1 to 10000"),
         ("model=/", "model"),
+        ("version=1", "version"),
     ] {
         let error = gateway
             .get(&format!("/v1/requests?{query}"))

@@ -3,11 +3,12 @@
 use std::{collections::BTreeMap, str::FromStr};
 
 use packhorse_api::{PlanPreviewRequest, PreviewDevices, PreviewModel};
-use packhorse_cluster::{
-    DeviceKind, Discipline, IdError, ModelName, ModelVersion, RequestsPerSecond,
-};
+use packhorse_cluster::{DeviceKind, Discipline, IdError, ModelName, RequestsPerSecond};
 
-use crate::{commands::arguments::parse_rate, policy_options::PolicyOptionArgs};
+use crate::{
+    commands::arguments::{ModelReference, parse_model, parse_rate},
+    policy_options::PolicyOptionArgs,
+};
 
 #[derive(clap::Args)]
 pub(super) struct PreviewArgs {
@@ -57,16 +58,6 @@ fn parse_added_model(text: &str) -> Result<(ModelName, ModelName), String> {
     let (added, like) = text.split_once('=').ok_or("expected NAME=MODEL")?;
     let parse = |name: &str| name.parse().map_err(|e: IdError| e.to_string());
     Ok((parse(added)?, parse(like)?))
-}
-
-/// NAME or NAME:VERSION; `None` is the newest version.
-type ModelReference = (ModelName, Option<ModelVersion>);
-
-fn parse_model(text: &str) -> Result<ModelReference, IdError> {
-    match text.split_once(':') {
-        Some((name, version)) => Ok((name.parse()?, Some(version.parse()?))),
-        None => Ok((text.parse()?, None)),
-    }
 }
 
 /// Returns a parser of MODEL=VALUE.
