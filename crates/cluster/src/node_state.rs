@@ -51,13 +51,25 @@ impl WantedReplica {
     /// the memory changes with a new profile, which is no reason to stop a worker, and a new attempt is another worker of the same
     /// replica.
     pub fn runs_as(&self, other: &Self) -> bool {
-        let (memory_bytes, attempt) = (self.memory_bytes, self.attempt);
-        *self
-            == Self {
-                memory_bytes,
-                attempt,
-                ..other.clone()
-            }
+        // A node compares a thousand of them for each event, so that none is copied.
+        let Self {
+            id,
+            program,
+            device,
+            batch_size,
+            compute_share_pct,
+            memory_bytes: _,
+            attempt: _,
+            worker,
+            pooled,
+        } = self;
+        *id == other.id
+            && *device == other.device
+            && *batch_size == other.batch_size
+            && *compute_share_pct == other.compute_share_pct
+            && *worker == other.worker
+            && *pooled == other.pooled
+            && *program == other.program
     }
 }
 
@@ -83,12 +95,17 @@ impl WantedProfile {
     /// Returns true if a worker that makes this measurement makes the other, too. Operators may be wanted of one and not of the other: they
     /// are a by-product, which is no reason to measure again.
     pub fn runs_as(&self, other: &Self) -> bool {
-        let inspect = self.inspect;
-        *self
-            == Self {
-                inspect,
-                ..other.clone()
-            }
+        let Self {
+            program,
+            device,
+            device_kind,
+            time_limit_ms,
+            inspect: _,
+        } = self;
+        *device == other.device
+            && *device_kind == other.device_kind
+            && *time_limit_ms == other.time_limit_ms
+            && *program == other.program
     }
 }
 

@@ -180,14 +180,14 @@ impl Reconciler {
             self.add_wanted();
         }
         self.end_processes(now, &mut actions);
-        let (used, needed) = self.artifacts_in_use();
+        let needed = self.needed_artifacts();
         actions.extend(needed.into_iter().filter_map(|digest| {
             self.artifacts
                 .begin_fetch(now, digest)
                 .then_some(Action::Fetch(digest))
         }));
         if self.applied.is_some() {
-            let unused = self.artifacts.evict_unused(&used);
+            let unused = self.artifacts.evict_unused(&self.artifacts_in_use());
             actions.extend(unused.into_iter().map(Action::Evict));
         }
         for record in self.tasks.values_mut() {
@@ -204,7 +204,7 @@ impl Reconciler {
             .tasks
             .values()
             .filter_map(|record| record.wakeup(&self.limits));
-        let (_, needed) = self.artifacts_in_use();
+        let needed = self.needed_artifacts();
         let kept = (!self.kept.is_empty()).then_some(self.kept_until);
         tasks
             .chain(self.artifacts.wakeup(&needed))
@@ -300,17 +300,19 @@ impl Reconciler {
         }
     }
 
-    /// Returns the artifacts of all tasks, and the artifacts of the wanted tasks that need a process.
-    fn artifacts_in_use(&self) -> (BTreeSet<ArtifactDigest>, BTreeSet<ArtifactDigest>) {
-        let digests = |record: &TaskRecord| record.task.artifacts();
-        let waiting = self
-            .tasks
-            .values()
+    /// Returns the artifacts of all tasks.
+    fn artifacts_in_use(&self) -> BTreeSet<ArtifactDigest> {
+        let all = self.tasks.values();
+        all.flat_map(|record| record.task.artifacts()).collect()
+    }
+
+    /// Returns the artifacts of the wanted tasks that need a process.
+    fn needed_artifacts(&self) -> BTreeSet<ArtifactDigest> {
+        let waiting = { self.tasks.values() }
             .filter(|record| record.needs_process() && self.is_wanted(record));
-        (
-            self.tasks.values().flat_map(digests).collect(),
-            waiting.flat_map(digests).collect(),
-        )
+        waiting
+            .flat_map(|record| record.task.artifacts())
+            .collect()
     }
 
     /// Starts the processes that artifacts and devices allow. Nothing is started on a device that has failed or has a process

@@ -292,7 +292,7 @@ impl Node {
         loop {
             self.reconcile();
             match self.wait().await {
-                Wakeup::Event(event) => self.handle(*event),
+                Wakeup::Event(event) => self.handle_all(*event),
                 Wakeup::Timer => {}
                 Wakeup::Signal => return,
             }
@@ -309,7 +309,7 @@ impl Node {
                 return self.workers.quit_mps().await;
             }
             match self.wait().await {
-                Wakeup::Event(event) => self.handle(*event),
+                Wakeup::Event(event) => self.handle_all(*event),
                 Wakeup::Timer => {}
                 Wakeup::Signal => return,
             }
@@ -332,6 +332,14 @@ impl Node {
             // This struct holds a sender, so that the channel cannot be closed.
             Some(event) = self.events.recv() => Wakeup::Event(Box::new(event)),
             () = timer => Wakeup::Timer,
+        }
+    }
+
+    /// Handles an event, and those that have come meanwhile: to reconcile takes time in proportion to the tasks.
+    fn handle_all(&mut self, first: Event) {
+        self.handle(first);
+        while let Ok(event) = self.events.try_recv() {
+            self.handle(event);
         }
     }
 

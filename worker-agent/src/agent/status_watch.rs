@@ -1,7 +1,7 @@
 //! The watch over the hand-over folder of one task: it passes on the worker's reports, and that there can be none.
 
 use packhorse_reconcile::{Event, TaskId, WorkerReport};
-use packhorse_worker_agent::handoff::{Handoff, WorkerStatus};
+use packhorse_worker_agent::handoff::{Handoff, StatusMark, WorkerStatus};
 use tokio::sync::mpsc;
 
 /// The watch over one hand-over folder.
@@ -16,6 +16,8 @@ pub(super) struct StatusWatch {
     pub(super) events: mpsc::Sender<Event>,
     /// The reason why the worker cannot report, if it cannot.
     pub(super) obstacle: Option<String>,
+    /// The mark of the status that was read last.
+    pub(super) seen: Option<StatusMark>,
 }
 
 impl StatusWatch {
@@ -55,9 +57,15 @@ impl StatusWatch {
 
     /// Passes on the status of this process if it has changed.
     pub(super) async fn read(&mut self, pid: u32) {
+        // A node may have a thousand that do not change for hours.
+        let mark = self.handoff.status_mark();
+        if mark.is_none() || self.seen == mark {
+            return;
+        }
         let Some(status) = current_status(&self.handoff, pid) else {
             return;
         };
+        self.seen = mark;
         if self.last_status.as_ref() != Some(&status) {
             self.set_obstacle(None).await;
             let event = Event::Reported(self.id.clone(), status.phase.clone());

@@ -160,6 +160,7 @@ mod tests {
                 last_status: None,
                 events: sender,
                 obstacle: None,
+                seen: None,
             },
             mps: None,
             share: None,

@@ -549,6 +549,7 @@ impl Workers {
             last_status: status,
             events: self.events.clone(),
             obstacle: None,
+            seen: None,
         }
     }
 

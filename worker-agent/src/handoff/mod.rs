@@ -41,6 +41,13 @@ pub struct WorkerStatus {
     pub phase: WorkerReport,
 }
 
+/// The mark of a status, by which it is told from others without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusMark {
+    inode: u64,
+    changed: (i64, i64),
+}
+
 /// A failure to use a file of the hand-over folder.
 #[derive(Debug, thiserror::Error)]
 pub enum HandoffError {
@@ -146,6 +153,15 @@ impl Handoff {
     /// Reads the worker's last status; `None` before the worker has written one.
     pub fn read_status(&self) -> Result<Option<WorkerStatus>, HandoffError> {
         self.read(STATUS)
+    }
+
+    /// Returns a mark of the status, which is another one after each [`Self::write_status`]; `None` before the first.
+    pub fn status_mark(&self) -> Option<StatusMark> {
+        let file = self.dir.join(STATUS).symlink_metadata().ok()?;
+        Some(StatusMark {
+            inode: file.ino(),
+            changed: (file.ctime(), file.ctime_nsec()),
+        })
     }
 
     /// Replaces a file atomically: a reader sees the old or the new content, never a part.
@@ -317,7 +333,10 @@ mod tests {
                 process: ProcessIdentity::current(),
                 phase,
             };
+            let before = handoff.status_mark();
             handoff.write_status(&status).unwrap();
+            assert_ne!(handoff.status_mark(), before);
+            assert_eq!(handoff.status_mark(), handoff.status_mark());
             assert_eq!(handoff.read_status().unwrap(), Some(status));
         }
     }
