@@ -10,7 +10,7 @@ use packhorse_cluster::{
 };
 
 /// The measurements that are missing, assigned to a device, or impossible.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Measurements {
     kinds: BTreeMap<DeviceKind, Kind>,
     /// The devices of each node that accept replicas.
@@ -24,7 +24,7 @@ pub(crate) struct Measurements {
 }
 
 /// The devices of a kind that accept replicas, and the models that they must measure. There is at least one device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Kind {
     /// The devices without a measurement.
     idle: BTreeSet<DeviceId>,
@@ -35,7 +35,7 @@ struct Kind {
 }
 
 /// The assignment of a measurement to a device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Assignment {
     /// The device that measures.
     device: DeviceId,

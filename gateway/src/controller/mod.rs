@@ -3,6 +3,7 @@
 //! Commands of HTTP handlers and agents, states of the data plane's links, solved plans and stored writes reach the task as messages.
 //! It never waits for what takes long: writes are carried out by a task of their own, policies run on threads of their own.
 
+mod consequences;
 mod explanation;
 mod finding_views;
 mod outcome;
@@ -47,6 +48,7 @@ use crate::{
 use permits::MAX_PREVIEWS;
 use task::{Message, Task};
 
+pub use consequences::Rehearsal;
 pub use explanation::ExplainError;
 pub use permits::Busy;
 pub use preview::PreviewError;
@@ -303,6 +305,20 @@ impl Controller {
             Ok(input) => Ok(input.run(permit, self.solve_budget).await),
             Err(e) => Ok(Err(e)),
         }
+    }
+
+    /// Checks commands that are about to be executed one after the other, so that their consequences can be told. Changes nothing.
+    pub async fn rehearse(
+        &self,
+        commands: Vec<Command>,
+    ) -> Result<Result<Rehearsal, CommandError>, Stopped> {
+        let permit = self.preview_permit();
+        let checked = self.read(move |task| {
+            let controller = task.controller();
+            controller.dry_run(controller.now(), commands)
+        });
+        let rehearsal = |dry_run| Rehearsal::new(dry_run, permit, self.solve_budget);
+        Ok(checked.await?.map(rehearsal))
     }
 
     fn preview_permit(&self) -> Result<OwnedSemaphorePermit, Busy> {
