@@ -172,13 +172,13 @@ fn reason(plan: &Preview, name: &ModelName, shortfall: Option<String>) -> String
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn plans_that_take_too_long_are_not_waited_for() {
         let never = std::future::pending();
         let slow = Consequences::unknown(
             "the plans without the change and with it were not made within 2000 ms",
         );
-        assert_eq!(within(LIMIT, never).await, slow);
+        assert_eq!(within(Duration::from_millis(1), never).await, slow);
         let found = std::future::ready(Ok(Vec::new()));
         assert_eq!(within(LIMIT, found).await, Consequences::known(Vec::new()));
     }

@@ -34,7 +34,6 @@ use packhorse_control::{
     Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, RepositoryProblem, SplitChange,
     record::{PlanOutcome, Settings},
 };
-use packhorse_placement::UnknownPolicy;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -331,19 +330,13 @@ impl Controller {
         self.read(Task::policy_view).await
     }
 
-    /// Changes the policy, its options or the discipline.
+    /// Changes the policy to another one of [`packhorse_placement::policy`], its options or the discipline.
     pub async fn change_policy(
         &self,
         change: Settings,
-    ) -> Result<Result<Result<PolicyView, CommandError>, UnknownPolicy>, Stopped> {
-        if let Some(name) = &change.policy
-            && let Err(e) = packhorse_placement::policy(name)
-        {
-            return Ok(Err(e));
-        }
+    ) -> Result<Result<PolicyView, CommandError>, Stopped> {
         let command = Command::ChangeSettings(change);
-        let changed = self.command(command, |task| Ok(task.policy_view()));
-        Ok(Ok(changed.await?))
+        self.command(command, |task| Ok(task.policy_view())).await
     }
 
     /// Grants or renews the lease of a node.
@@ -412,6 +405,12 @@ impl Controller {
         let message = Message::Command(Box::new((command, act)), then);
         self.messages.send(message).await.map_err(|_| Stopped)?;
         answered.await.map_err(|_| Stopped)
+    }
+
+    /// Takes the permits of all previews.
+    #[cfg(test)]
+    pub(crate) fn preview_permits(&self) -> Vec<OwnedSemaphorePermit> {
+        std::iter::from_fn(|| self.preview_permit().ok()).collect()
     }
 
     /// Has the task panic.
