@@ -60,7 +60,7 @@ impl Consequences {
     }
 
     /// Returns consequences that are not known for this reason.
-    pub fn unknown(reason: impl ToString) -> Self {
+    pub fn unknown(reason: &impl ToString) -> Self {
         Self {
             consequences: None,
             consequences_unknown: Some(reason.to_string()),
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn unknown_consequences_are_null_and_have_a_reason() {
-        let unknown = Consequences::unknown("the planner is busy");
+        let unknown = Consequences::unknown(&"the planner is busy");
         let expected = json!({"consequences": null, "consequences_unknown": "the planner is busy"});
         let answer: ChangeAnswer<()> = ChangeAnswer::DryRun(unknown.clone());
         assert_eq!(serde_json::to_value(answer).unwrap(), expected);

@@ -65,7 +65,7 @@ impl Rehearsal {
     pub async fn consequences(self) -> Consequences {
         let (dry_run, permit) = match self.prepared {
             Ok(prepared) => prepared,
-            Err(busy) => return Consequences::unknown(busy),
+            Err(busy) => return Consequences::unknown(&busy),
         };
         let budget = self.budget;
         let found = run_with_permit(permit, move || find(dry_run, budget));
@@ -81,8 +81,8 @@ async fn within(
 ) -> Consequences {
     match tokio::time::timeout(limit, found).await {
         Ok(Ok(consequences)) => Consequences::known(consequences),
-        Ok(Err(unknown)) => Consequences::unknown(unknown),
-        Err(_) => Consequences::unknown(Unknown::Slow),
+        Ok(Err(unknown)) => Consequences::unknown(&unknown),
+        Err(_) => Consequences::unknown(&Unknown::Slow),
     }
 }
 
@@ -176,7 +176,7 @@ mod tests {
     async fn plans_that_take_too_long_are_not_waited_for() {
         let never = std::future::pending();
         let slow = Consequences::unknown(
-            "the plans without the change and with it were not made within 2000 ms",
+            &"the plans without the change and with it were not made within 2000 ms",
         );
         assert_eq!(within(Duration::from_millis(1), never).await, slow);
         let found = std::future::ready(Ok(Vec::new()));
@@ -201,7 +201,7 @@ mod tests {
             ),
         ] {
             let found = std::future::ready(Err(unknown));
-            assert_eq!(within(LIMIT, found).await, Consequences::unknown(sentence));
+            assert_eq!(within(LIMIT, found).await, Consequences::unknown(&sentence));
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) async fn change<T>(
     let consequences = match rehearsal {
         Ok(rehearsal) => rehearsal.consequences().await,
         // It was refused beside changes that are made by now.
-        Err(refusal) => Consequences::unknown(refusal),
+        Err(refusal) => Consequences::unknown(&refusal),
     };
     Ok(ChangeAnswer::Changed(Changed { view, consequences }))
 }
@@ -67,7 +67,7 @@ mod tests {
         };
         let commands = || vec![Command::ChangeSettings(settings.clone())];
         let make = async || Ok(controller.change_policy(settings.clone()).await??);
-        let busy = Consequences::unknown(Busy);
+        let busy = Consequences::unknown(&Busy);
         let dry = change(controller, true, commands(), make()).await.unwrap();
         assert_eq!(dry, ChangeAnswer::DryRun(busy.clone()));
         assert_ne!(controller.policy().await.unwrap().policy, "exclusive");
