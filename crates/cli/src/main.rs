@@ -82,8 +82,8 @@ fn main() -> ExitCode {
     if let Some(hint) = context.hint(&error) {
         output::note(format_args!("hint: {hint}"));
     }
-    if let Some(not_agreed) = error.downcast_ref::<NotAgreed>() {
-        return not_agreed.code();
+    if error.is::<NotAgreed>() {
+        return NotAgreed::EXIT_STATUS.into();
     }
     // `packhorse serve` ends with the status of the program that ended.
     let ended = error.downcast_ref::<ServiceEnded>();

@@ -1,18 +1,12 @@
 //! The consent to changes that take planned goodput from other models: a dry run, a table of what it says, and a question.
 
-use std::{
-    io::{self, BufRead, IsTerminal as _},
-    process::ExitCode,
-};
+use std::io::{self, BufRead, IsTerminal as _};
 
 use packhorse_api::Consequences;
 use packhorse_client::CallError;
 use packhorse_cluster::ModelName;
 
 use crate::output;
-
-/// The exit status of a command whose change would take something from other models, and was not agreed to.
-const NOT_AGREED: u8 = 3;
 
 #[derive(clap::Args)]
 pub(super) struct ConsentArgs {
@@ -35,10 +29,8 @@ pub(crate) enum NotAgreed {
 }
 
 impl NotAgreed {
-    /// Returns the exit status.
-    pub(crate) fn code(self) -> ExitCode {
-        ExitCode::from(NOT_AGREED)
-    }
+    /// The exit status of a command whose change was not agreed to.
+    pub(crate) const EXIT_STATUS: u8 = 3;
 }
 
 impl ConsentArgs {

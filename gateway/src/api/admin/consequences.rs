@@ -66,20 +66,26 @@ mod tests {
             ..Settings::default()
         };
         let commands = || vec![Command::ChangeSettings(settings.clone())];
-        let make = async || Ok(controller.change_policy(settings.clone()).await??);
+        let carry_out = async || Ok(controller.change_policy(settings.clone()).await??);
         let busy = Consequences::unknown(&Busy);
-        let dry = change(controller, true, commands(), make()).await.unwrap();
+        let dry = change(controller, true, commands(), carry_out())
+            .await
+            .unwrap();
         assert_eq!(dry, ChangeAnswer::DryRun(busy.clone()));
         assert_ne!(controller.policy().await.unwrap().policy, "exclusive");
 
-        let made = change(controller, false, commands(), make()).await.unwrap();
+        let made = change(controller, false, commands(), carry_out())
+            .await
+            .unwrap();
         let ChangeAnswer::Changed(Changed { view, consequences }) = made else {
             panic!("it was not made");
         };
         assert_eq!((&*view.policy, consequences), ("exclusive", busy));
 
         drop(taken);
-        let known = change(controller, true, commands(), make()).await.unwrap();
+        let known = change(controller, true, commands(), carry_out())
+            .await
+            .unwrap();
         assert_eq!(known, ChangeAnswer::DryRun(Consequences::known(Vec::new())));
     }
 }
