@@ -1,7 +1,7 @@
 //! The consequences of an admin's change: what it takes from models.
 
 use packhorse_cluster::ModelName;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 use utoipa::ToSchema;
 
 /// A model from which a change takes a part of its planned goodput.
@@ -30,7 +30,7 @@ pub struct Consequences {
 }
 
 /// What an admin has changed, with the consequences of the change.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Changed<T> {
     /// What was changed, as it is now.
     #[serde(flatten)]
@@ -48,6 +48,19 @@ pub enum ChangeAnswer<T> {
     Changed(Changed<T>),
     /// The consequences of a change that is not made.
     DryRun(Consequences),
+}
+
+/// Reads the object once for each part. A derived implementation with flattened fields does not read maps with numbers as keys, such as
+/// the split of a model.
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Changed<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let object = serde_json::Value::deserialize(deserializer)?;
+        let consequences = Consequences::deserialize(&object);
+        Ok(Self {
+            view: serde_json::from_value(object).map_err(serde::de::Error::custom)?,
+            consequences: consequences.map_err(serde::de::Error::custom)?,
+        })
+    }
 }
 
 impl Consequences {
@@ -106,6 +119,23 @@ mod tests {
             serde_json::to_value(ChangeAnswer::Changed(changed)).unwrap(),
             expected
         );
+    }
+
+    #[test]
+    fn what_was_changed_is_read_whatever_its_keys_are() {
+        /// A view with a map like the split of a model.
+        #[derive(Debug, PartialEq, Deserialize)]
+        struct View {
+            split: std::collections::BTreeMap<u32, u32>,
+        }
+        let answer = r#"{"split": {"1": 90, "2": 10}, "consequences": []}"#;
+        let changed: Changed<View> = serde_json::from_str(answer).unwrap();
+        let split = [(1, 90), (2, 10)].into();
+        assert_eq!(changed.view, View { split });
+        assert_eq!(changed.consequences, Consequences::known(Vec::new()));
+        let without = r#"{"consequences": []}"#;
+        let error = serde_json::from_str::<Changed<View>>(without).unwrap_err();
+        assert!(error.to_string().contains("split"), "{error}");
     }
 
     #[test]
