@@ -166,7 +166,9 @@ def kind(schema: dict) -> str:
     if "$ref" in schema:
         name = schema["$ref"].rsplit("/", 1)[1]
         return f"[{name}](#{name.lower()})"
-    several = schema.get("oneOf") or schema.get("anyOf") or schema.get("allOf")
+    if parts := schema.get("allOf"):
+        return " and ".join(kind(part) for part in parts)
+    several = schema.get("oneOf") or schema.get("anyOf")
     if several:
         return " or ".join(kind(one) for one in several)
     if "const" in schema:

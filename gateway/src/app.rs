@@ -547,6 +547,14 @@ fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), S
 }
 
 #[cfg(test)]
+impl App {
+    /// Returns the control plane.
+    pub(crate) fn controller(&self) -> &Controller {
+        &self.controller
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use clap::Parser as _;
 

@@ -208,6 +208,7 @@ impl LocalCluster {
                 .arg(registration)
                 .arg("--artifact")
                 .arg(artifact)
+                .arg("--yes")
                 .stdout(output);
             self.interrupt.run(&mut register)?;
         }

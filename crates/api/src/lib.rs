@@ -6,6 +6,7 @@
 
 pub mod agent;
 mod audit;
+mod consequence;
 pub mod events;
 mod key;
 pub mod local_worker;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use audit::{AuditActor, AuditEntry};
+pub use consequence::{ChangeAnswer, Changed, Consequence, Consequences};
 pub use key::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
     ArtifactView, FamilyGoodput, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration,

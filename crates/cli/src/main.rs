@@ -3,7 +3,8 @@
 //! [`commands`] has what operators and clients need of a gateway. [`laboratory`] has what needs no gateway (plans and runs of
 //! scenarios, measurements on this machine, figures) and the benchmark; it is compiled with the default feature `laboratory`.
 //!
-//! The exit status is 0 after success, 1 after a failure and 2 after wrong usage; `serve` ends with the status of the program that ended.
+//! The exit status is 0 after success, 1 after a failure, 2 after wrong usage, and 3 if a change was not made because it would take goodput
+//! from other models; `serve` ends with the status of the program that ended.
 
 #![deny(
     clippy::print_stderr,
@@ -29,7 +30,7 @@ use std::{io, process::ExitCode};
 use clap::{CommandFactory as _, Parser};
 
 use crate::{
-    commands::{Command, ServiceEnded},
+    commands::{Command, NotAgreed, ServiceEnded},
     context::{Context, GlobalArgs},
 };
 
@@ -50,7 +51,7 @@ Examples:
   packhorse status
   packhorse plan --json
 
-Exit status: 0 success, 1 failure, 2 wrong usage.";
+Exit status: 0 success, 1 failure, 2 wrong usage, 3 a change that takes goodput from other models was not agreed to.";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -80,6 +81,9 @@ fn main() -> ExitCode {
     output::note(format_args!("error: {error:#}"));
     if let Some(hint) = context.hint(&error) {
         output::note(format_args!("hint: {hint}"));
+    }
+    if error.is::<NotAgreed>() {
+        return NotAgreed::EXIT_STATUS.into();
     }
     // `packhorse serve` ends with the status of the program that ended.
     let ended = error.downcast_ref::<ServiceEnded>();

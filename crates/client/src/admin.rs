@@ -3,7 +3,7 @@
 use std::io;
 
 use packhorse_api::{
-    ArtifactView, CreatedKey, GoodputView, KeyRequest, KeyRotation, KeyView, ModelChange,
+    ArtifactView, Changed, CreatedKey, GoodputView, KeyRequest, KeyRotation, KeyView, ModelChange,
     ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff, PlanPreview,
     PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
     RepositoryProblems, SessionCode,
@@ -133,14 +133,9 @@ impl AdminClient {
     pub async fn register_model(
         &self,
         registration: &ModelRegistration,
-    ) -> Result<ModelView, CallError> {
-        self.caller
-            .fetch(
-                self.caller
-                    .request(Method::POST, ["v1", "models"])
-                    .json(registration),
-            )
-            .await
+    ) -> Result<Changed<ModelView>, CallError> {
+        let request = self.registration_request(registration);
+        self.caller.fetch(request).await
     }
 
     /// Registers a version of a model like [`Self::register_model`], in the place of one of the same name and version if there is one. If the
@@ -148,10 +143,9 @@ impl AdminClient {
     pub async fn replace_model(
         &self,
         registration: &ModelRegistration,
-    ) -> Result<ModelView, CallError> {
-        let request = self.caller.request(Method::POST, ["v1", "models"]);
-        let request = request.query(&[("replace", true)]).json(registration);
-        self.caller.fetch(request).await
+    ) -> Result<Changed<ModelView>, CallError> {
+        let request = self.registration_request(registration);
+        self.caller.fetch(request.query(&[("replace", true)])).await
     }
 
     /// Says what is wrong with the folder of models, in place of what was wrong with it before.
@@ -186,13 +180,9 @@ impl AdminClient {
         name: &ModelName,
         version: Option<ModelVersion>,
         change: &ModelChange,
-    ) -> Result<ModelView, CallError> {
-        self.caller
-            .fetch(
-                self.model_request(Method::PATCH, name, version)
-                    .json(change),
-            )
-            .await
+    ) -> Result<Changed<ModelView>, CallError> {
+        let request = self.model_request(Method::PATCH, name, version);
+        self.caller.fetch(request.json(change)).await
     }
 
     /// Gives all requests that name no version to one.
@@ -200,7 +190,7 @@ impl AdminClient {
         &self,
         name: &ModelName,
         version: ModelVersion,
-    ) -> Result<ModelView, CallError> {
+    ) -> Result<Changed<ModelView>, CallError> {
         let path = ["v1", "models", name.as_str(), "promote"];
         let request = self.caller.request(Method::POST, path);
         self.caller
@@ -209,7 +199,7 @@ impl AdminClient {
     }
 
     /// Returns to the split before the last change.
-    pub async fn roll_back(&self, name: &ModelName) -> Result<ModelView, CallError> {
+    pub async fn roll_back(&self, name: &ModelName) -> Result<Changed<ModelView>, CallError> {
         let path = ["v1", "models", name.as_str(), "rollback"];
         self.caller
             .fetch(self.caller.request(Method::POST, path))
@@ -291,18 +281,27 @@ impl AdminClient {
     }
 
     /// Excludes a node from new replicas. Its present replicas stay.
-    pub async fn cordon(&self, node: &NodeName) -> Result<NodeView, CallError> {
-        self.node_action(node, "cordon").await
+    pub async fn cordon(&self, node: &NodeName) -> Result<Changed<NodeView>, CallError> {
+        let request = self.node_request(node, "cordon");
+        self.caller.fetch(request).await
     }
 
     /// Allows new replicas on a node again.
-    pub async fn uncordon(&self, node: &NodeName) -> Result<NodeView, CallError> {
-        self.node_action(node, "uncordon").await
+    pub async fn uncordon(&self, node: &NodeName) -> Result<Changed<NodeView>, CallError> {
+        let request = self.node_request(node, "uncordon");
+        self.caller.fetch(request).await
     }
 
     /// Moves the replicas of a node to other nodes.
-    pub async fn drain(&self, node: &NodeName) -> Result<NodeView, CallError> {
-        self.node_action(node, "drain").await
+    pub async fn drain(&self, node: &NodeName) -> Result<Changed<NodeView>, CallError> {
+        let request = self.node_request(node, "drain");
+        self.caller.fetch(request).await
+    }
+
+    /// Removes a node whose agent holds no lease.
+    pub async fn remove_node(&self, node: &NodeName) -> Result<(), CallError> {
+        let request = self.node_removal_request(node);
+        self.caller.send(request).await.map(drop)
     }
 
     /// Makes a token for the agent of one node. Other tokens do not lease the node any more.
@@ -428,14 +427,11 @@ impl AdminClient {
     }
 
     /// Changes the placement policy or the dispatch discipline.
-    pub async fn change_policy(&self, change: &PolicyChange) -> Result<PolicyView, CallError> {
-        self.caller
-            .fetch(
-                self.caller
-                    .request(Method::PUT, ["v1", "policy"])
-                    .json(change),
-            )
-            .await
+    pub async fn change_policy(
+        &self,
+        change: &PolicyChange,
+    ) -> Result<Changed<PolicyView>, CallError> {
+        self.caller.fetch(self.policy_request(change)).await
     }
 
     /// Returns the goodput and latencies of all models in the last `window_s` seconds.
@@ -464,16 +460,27 @@ impl AdminClient {
         text.map_err(|e| self.caller.invalid_response(Cause::innermost(&e)))
     }
 
-    async fn node_action(&self, node: &NodeName, action: &str) -> Result<NodeView, CallError> {
-        self.caller
-            .fetch(
-                self.caller
-                    .request(Method::POST, ["v1", "nodes", node.as_str(), action]),
-            )
-            .await
+    pub(crate) fn registration_request(&self, registration: &ModelRegistration) -> RequestBuilder {
+        let request = self.caller.request(Method::POST, ["v1", "models"]);
+        request.json(registration)
     }
 
-    fn model_request(
+    pub(crate) fn node_request(&self, node: &NodeName, action: &str) -> RequestBuilder {
+        let path = ["v1", "nodes", node.as_str(), action];
+        self.caller.request(Method::POST, path)
+    }
+
+    pub(crate) fn node_removal_request(&self, node: &NodeName) -> RequestBuilder {
+        let path = ["v1", "nodes", node.as_str()];
+        self.caller.request(Method::DELETE, path)
+    }
+
+    pub(crate) fn policy_request(&self, change: &PolicyChange) -> RequestBuilder {
+        let request = self.caller.request(Method::PUT, ["v1", "policy"]);
+        request.json(change)
+    }
+
+    pub(crate) fn model_request(
         &self,
         method: Method,
         name: &ModelName,

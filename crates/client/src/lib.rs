@@ -9,6 +9,7 @@ mod admin;
 mod artifact;
 mod base_url;
 mod call;
+mod dry_run;
 mod events;
 mod inference;
 mod load_connection;
@@ -19,6 +20,7 @@ pub use admin::{AdminClient, BackupError, ClientError, KernelsError, ProfilesErr
 pub use artifact::{ArtifactFile, HashError, UploadError};
 pub use base_url::{BaseUrl, BaseUrlError};
 pub use call::{CallError, Cause};
+pub use dry_run::DryRun;
 pub use events::{EventFollower, EventMessage, EventStream, Followed};
 pub use inference::{InferError, InferenceClient};
 pub use load_connection::{AnswerHead, EncodedRequest, ExchangeError, LoadConnection};

@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The states as they were last told, and the subjects that may have changed since.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Announcements {
     models: BTreeMap<ModelId, (ModelState, Option<String>)>,
     nodes: BTreeMap<NodeName, NodeState>,

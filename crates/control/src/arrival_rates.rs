@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The measured rates of all models.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ArrivalRates {
     /// The rates of models, and of families.
     models: BTreeMap<ModelName, MeasuredModel>,
@@ -32,7 +32,7 @@ pub(crate) struct ArrivalRates {
 }
 
 /// The arrivals of a model.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct MeasuredModel {
     estimator: RateEstimator,
     /// The arrivals alone, whatever is declared.
@@ -44,7 +44,7 @@ struct MeasuredModel {
 }
 
 /// The arrivals of a variant.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct MeasuredVariant {
     /// Those that it was the last to try.
     all: RateEstimator,

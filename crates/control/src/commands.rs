@@ -32,7 +32,28 @@ impl Controller {
         request: RequestKey,
         command: Command,
     ) -> Result<bool, CommandError> {
-        let stored = match command {
+        let repository = match &command {
+            Command::ReportRepository(problems) => Some(problems.clone()),
+            _ => None,
+        };
+        let stored = self.check(now, command)?;
+        if let Some(problems) = repository {
+            self.state.repository_problems = problems;
+        }
+        let Some((write, change)) = stored else {
+            return Ok(false);
+        };
+        self.store(write, Pending::Command(request, change));
+        Ok(true)
+    }
+
+    /// Checks a command of an admin. Returns its change and how to store it; `None` if there is nothing to store.
+    pub(crate) fn check(
+        &self,
+        now: Time,
+        command: Command,
+    ) -> Result<Option<(Write, Change)>, CommandError> {
+        Ok(match command {
             Command::Register(spec, bytes) => Some(self.register(spec, bytes)?),
             Command::Replace(spec, bytes) => Some(self.replace(spec, bytes)?),
             Command::ChangeModel(name, version, change) => {
@@ -69,26 +90,14 @@ impl Controller {
                     ),
                 });
             }
-            Command::ReportRepository(problems) => {
-                self.state.repository_problems = problems;
-                None
-            }
+            Command::ReportRepository(_) => None,
             Command::TakeLease(..) | Command::Report(..) => {
                 unreachable!("agents' commands are executed at once")
             }
-        };
-        let Some((write, change)) = stored else {
-            return Ok(false);
-        };
-        self.store(write, Pending::Command(request, change));
-        Ok(true)
+        })
     }
 
-    fn register(
-        &mut self,
-        spec: Box<ModelSpec>,
-        bytes: u64,
-    ) -> Result<(Write, Change), CommandError> {
+    fn register(&self, spec: Box<ModelSpec>, bytes: u64) -> Result<(Write, Change), CommandError> {
         spec.validate()?;
         let id = &spec.program.model;
         if self.state.models.len() >= MAX_MODELS {
@@ -102,11 +111,7 @@ impl Controller {
         Ok((write, Change::Registered(spec, bytes)))
     }
 
-    fn replace(
-        &mut self,
-        spec: Box<ModelSpec>,
-        bytes: u64,
-    ) -> Result<(Write, Change), CommandError> {
+    fn replace(&self, spec: Box<ModelSpec>, bytes: u64) -> Result<(Write, Change), CommandError> {
         let id = &spec.program.model;
         if self.state.models.get(id).is_none() {
             return self.register(spec, bytes);
@@ -118,7 +123,7 @@ impl Controller {
     }
 
     fn change_model(
-        &mut self,
+        &self,
         name: &ModelName,
         version: Option<ModelVersion>,
         change: &ModelSpecChange,
@@ -252,7 +257,7 @@ impl Controller {
     }
 
     fn remove_model(
-        &mut self,
+        &self,
         name: &ModelName,
         version: Option<ModelVersion>,
     ) -> Result<(Write, Change), CommandError> {
@@ -286,7 +291,7 @@ impl Controller {
     }
 
     fn schedule_node(
-        &mut self,
+        &self,
         now: Time,
         name: &NodeName,
         scheduling: Scheduling,
@@ -309,7 +314,7 @@ impl Controller {
         )))
     }
 
-    fn remove_node(&mut self, name: NodeName) -> Result<(Write, Change), CommandError> {
+    fn remove_node(&self, name: NodeName) -> Result<(Write, Change), CommandError> {
         match self.state.nodes.get(&name) {
             None => Err(CommandError::UnknownNode(name)),
             Some(node) if node.holds_lease() => Err(CommandError::NodeInUse(name)),
@@ -364,7 +369,7 @@ impl Controller {
         }
     }
 
-    fn apply_change(&mut self, now: Time, change: Change) {
+    pub(crate) fn apply_change(&mut self, now: Time, change: Change) {
         match change {
             Change::Registered(spec, bytes) => self.registered(now, *spec, bytes),
             Change::Replaced(spec, bytes) => {

@@ -76,7 +76,7 @@ pub struct Config {
 /// for longer was paused, and the controller forgives the nodes what they could not do meanwhile.
 ///
 /// Equal events at equal times give equal effects, so that a recorded history can be replayed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Controller {
     pub(crate) config: Config,
     /// The epoch of the gateway, and the agents that have it.

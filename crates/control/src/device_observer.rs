@@ -30,7 +30,7 @@ const DRIFT_PERIODS: u32 = 2;
 const RECOVERY_THRESHOLD: f64 = 0.05;
 
 /// Collects observations of devices, and detects models that deviate from the assumptions of the current plan.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DeviceObserver {
     /// The begin of the current period.
     period_start: Time,

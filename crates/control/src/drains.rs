@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use packhorse_cluster::{NodeName, Time};
 
 /// The ends of the drains that have one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Drains {
     deadlines: BTreeMap<NodeName, Time>,
     overdue: BTreeSet<NodeName>,

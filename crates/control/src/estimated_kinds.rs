@@ -30,7 +30,7 @@ fn estimate(model: &Model, kind: &DeviceKind, memory: ByteCount) -> Option<Profi
 }
 
 /// The kinds of device for which profiles can be estimated and of which a node has, or had, a device; with the largest memory of one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct EstimatedKinds(BTreeMap<DeviceKind, ByteCount>);
 
 impl EstimatedKinds {

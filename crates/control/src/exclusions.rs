@@ -15,7 +15,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_mins(30);
 
 /// The devices on which models could not start.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Exclusions {
     by_device: BTreeMap<DeviceId, BTreeMap<ModelId, Exclusion>>,
 }
@@ -131,12 +131,12 @@ impl Exclusions {
 }
 
 /// The successive failed starts of replicas.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct StartFailures {
     by_replica: BTreeMap<ReplicaId, FailedStarts>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct FailedStarts {
     /// The state that the node last reported.
     state: Option<ReplicaState>,

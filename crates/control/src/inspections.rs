@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use packhorse_cluster::{ModelId, NodeName};
 
 /// The inspections that wait for a node, are assigned to one, or failed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Inspections {
     /// The models that may need an inspection.
     waiting: BTreeSet<ModelId>,
@@ -22,7 +22,7 @@ pub(crate) struct Inspections {
 }
 
 /// The assignment of an inspection to a node.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Assignment {
     model: ModelId,
     /// The first revision of the node's wanted state that contains the inspection; none before it is published.

@@ -29,6 +29,7 @@ mod controller;
 mod device_observer;
 mod devices_needed;
 mod drains;
+mod dry_run;
 mod effect;
 mod estimated_kinds;
 mod estimates;
@@ -76,6 +77,7 @@ pub use backbones::Backbone;
 pub use command::{Command, CommandError, ModelSpecChange, SplitChange, WriteError};
 pub use controller::{Config, Controller};
 pub use devices_needed::DevicesNeeded;
+pub use dry_run::{ChangedInput, DryRun, NoProfile};
 pub use effect::{Effect, ServeChange, Target, VersionShares, Write};
 pub use event::{
     Comparison, ComputedWork, Event, LinkState, RequestCounts, Sample, Solution, SolveError,

@@ -14,7 +14,7 @@ use packhorse_cluster::{
 const MOST_ASSIGNED: usize = 2;
 
 /// The measurements that are missing, assigned to a device, or impossible.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Measurements {
     kinds: BTreeMap<DeviceKind, Kind>,
     /// The devices of each node that accept replicas.
@@ -28,7 +28,7 @@ pub(crate) struct Measurements {
 }
 
 /// The devices of a kind that accept replicas, and the models that they must measure. There is at least one device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Kind {
     /// The devices, with the models that they are to measure, in this order.
     devices: BTreeMap<DeviceId, Vec<ModelId>>,
@@ -37,7 +37,7 @@ struct Kind {
 }
 
 /// The assignment of a measurement to a device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Assignment {
     /// The device that measures.
     device: DeviceId,

@@ -13,10 +13,10 @@ const FIRST_HOLD: Duration = Duration::from_mins(10);
 const MAX_HOLD: Duration = Duration::from_hours(8);
 
 /// The limits of batches, by model and kind of device.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct MemoryLimits(BTreeMap<(ModelId, DeviceKind), MemoryLimit>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct MemoryLimit {
     /// The largest number of rows in one batch that there is memory for; none while a larger one is tried again.
     rows: Option<u32>,

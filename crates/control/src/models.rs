@@ -29,7 +29,7 @@ pub struct Model {
 }
 
 /// All registered models, by name and version.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Models {
     by_id: BTreeMap<ModelId, Model>,
     /// The names of the variants of every family.

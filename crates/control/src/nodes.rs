@@ -65,7 +65,7 @@ pub(crate) struct ReportChange {
 }
 
 /// All nodes, by name.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Nodes {
     by_name: BTreeMap<NodeName, Node>,
     /// The ends of the leases.

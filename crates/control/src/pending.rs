@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// The continuation of a write.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Pending {
     /// The command of an admin, whose change takes effect once it is stored.
     Command(RequestKey, Change),
@@ -36,7 +36,7 @@ pub(crate) enum Pending {
 }
 
 /// A record that follows the state.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Behind {
     /// The record of a node.
     Node(NodeName),
@@ -51,7 +51,7 @@ pub(crate) enum Behind {
 }
 
 /// A change that an admin made.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Change {
     Registered(Box<ModelSpec>, u64),
     Replaced(Box<ModelSpec>, u64),

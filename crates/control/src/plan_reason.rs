@@ -237,6 +237,11 @@ impl PlanReasons {
         }
     }
 
+    /// Returns true if there is no reason.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.reasons.is_empty()
+    }
+
     /// Returns true if all reasons are observations, so that the plan is judged by its [`Comparison`](crate::Comparison).
     pub fn all_observations(&self) -> bool {
         self.reasons.iter().all(PlanReason::is_observation)

@@ -25,7 +25,7 @@ const REST: u32 = 4;
 const MAX_REST: Duration = Duration::from_secs(30);
 
 /// The schedule of planning.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Planning {
     /// The reasons for the next plan.
     reasons: PlanReasons,
@@ -45,7 +45,7 @@ pub(crate) struct Planning {
 }
 
 /// The stage of the plan that is being made.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum Stage {
     /// No plan is being made.
     #[default]

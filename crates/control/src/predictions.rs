@@ -28,7 +28,7 @@ const RECOVERED: f64 = 0.9;
 const LATE_PERIODS: u32 = 2;
 
 /// The predicted and observed goodput of all models.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Predictions {
     models: BTreeMap<ModelId, History>,
     /// The time of the last sample.
@@ -37,7 +37,7 @@ pub(crate) struct Predictions {
     outcome: PlanOutcome,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct History {
     counted: Option<RequestCounts>,
     buckets: VecDeque<Bucket>,

@@ -7,7 +7,7 @@ use packhorse_cluster::{NodeName, Program, ReplicaId, WantedProfile, WantedRepli
 use crate::effect::{ServeChange, Target};
 
 /// The wanted states of the nodes and the targets of the data plane, as they were last published.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Publications {
     wanted: BTreeMap<NodeName, Arc<WantedState>>,
     /// The last revision of any node. A node that was removed and comes back may remember those that it had.

@@ -14,14 +14,14 @@ const MIN_INTERVAL: Duration = Duration::from_mins(1);
 const PER_EPOCH: u32 = 1 << 10;
 
 /// The restarts that the agents have been asked for.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Restarts {
     /// The number before that of the first attempt.
     before_first: u32,
     asked: BTreeMap<ReplicaId, Asked>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Asked {
     attempt: u32,
     at: Time,

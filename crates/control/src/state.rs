@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// The state of the cluster.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) models: Models,
     /// The shares of the models' versions.
@@ -63,7 +63,7 @@ pub(crate) struct State {
 }
 
 /// The current plan.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CurrentPlan {
     /// The plan as it is stored; none before the first.
     pub(crate) record: Option<Arc<PlanRecord>>,

@@ -36,14 +36,14 @@ const LEAST_DIFFERENCE: f64 = 0.05;
 const SIGNIFICANT: f64 = 3.0;
 
 /// The traffic of all models.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Traffic {
     names: BTreeMap<ModelName, NamedTraffic>,
     touched: BTreeSet<ModelName>,
 }
 
 /// The traffic of one model.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct NamedTraffic {
     record: SplitRecord,
     /// True if the record was written, or need not be.

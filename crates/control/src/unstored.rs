@@ -7,7 +7,7 @@ use packhorse_cluster::{ModelId, ModelName, NodeName};
 use crate::pending::Behind;
 
 /// The writes that failed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Unstored {
     /// The nodes whose records could not be stored.
     pub(crate) nodes: BTreeSet<NodeName>,

@@ -3,6 +3,7 @@
 //! Commands of HTTP handlers and agents, states of the data plane's links, solved plans and stored writes reach the task as messages.
 //! It never waits for what takes long: writes are carried out by a task of their own, policies run on threads of their own.
 
+mod consequences;
 mod explanation;
 mod finding_views;
 mod outcome;
@@ -33,7 +34,6 @@ use packhorse_control::{
     Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, RepositoryProblem, SplitChange,
     record::{PlanOutcome, Settings},
 };
-use packhorse_placement::UnknownPolicy;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +47,7 @@ use crate::{
 use permits::MAX_PREVIEWS;
 use task::{Message, Task};
 
+pub use consequences::Rehearsal;
 pub use explanation::ExplainError;
 pub use permits::Busy;
 pub use preview::PreviewError;
@@ -305,6 +306,20 @@ impl Controller {
         }
     }
 
+    /// Checks commands that are about to be executed one after the other, so that their consequences can be told. Changes nothing.
+    pub async fn rehearse(
+        &self,
+        commands: Vec<Command>,
+    ) -> Result<Result<Rehearsal, CommandError>, Stopped> {
+        let permit = self.preview_permit();
+        let checked = self.read(move |task| {
+            let controller = task.controller();
+            controller.dry_run(controller.now(), commands)
+        });
+        let rehearsal = |dry_run| Rehearsal::new(dry_run, permit, self.solve_budget);
+        Ok(checked.await?.map(rehearsal))
+    }
+
     fn preview_permit(&self) -> Result<OwnedSemaphorePermit, Busy> {
         let permits = Arc::clone(&self.preview_permits);
         permits.try_acquire_owned().map_err(|_| Busy)
@@ -315,19 +330,13 @@ impl Controller {
         self.read(Task::policy_view).await
     }
 
-    /// Changes the policy, its options or the discipline.
+    /// Changes the policy to another one of [`packhorse_placement::policy`], its options or the discipline.
     pub async fn change_policy(
         &self,
         change: Settings,
-    ) -> Result<Result<Result<PolicyView, CommandError>, UnknownPolicy>, Stopped> {
-        if let Some(name) = &change.policy
-            && let Err(e) = packhorse_placement::policy(name)
-        {
-            return Ok(Err(e));
-        }
+    ) -> Result<Result<PolicyView, CommandError>, Stopped> {
         let command = Command::ChangeSettings(change);
-        let changed = self.command(command, |task| Ok(task.policy_view()));
-        Ok(Ok(changed.await?))
+        self.command(command, |task| Ok(task.policy_view())).await
     }
 
     /// Grants or renews the lease of a node.
@@ -396,6 +405,12 @@ impl Controller {
         let message = Message::Command(Box::new((command, act)), then);
         self.messages.send(message).await.map_err(|_| Stopped)?;
         answered.await.map_err(|_| Stopped)
+    }
+
+    /// Takes the permits of all previews.
+    #[cfg(test)]
+    pub(crate) fn preview_permits(&self) -> Vec<OwnedSemaphorePermit> {
+        std::iter::from_fn(|| self.preview_permit().ok()).collect()
     }
 
     /// Has the task panic.

@@ -21,7 +21,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::{
     permits::{Busy, run_with_permit},
     settings::slo_from_ms,
-    solver::{explanations, solve},
+    solver::{Preview, explanations, preview},
     task::Task,
     views::draft_view,
 };
@@ -485,18 +485,17 @@ impl PreviewInput {
             current,
             ..
         } = self;
-        let solution = solve(&input, budget);
-        let input = match &solution {
-            Ok(solution) => input.at(solution.mix),
-            Err(_) => input,
-        };
-        let draft = input.draft(solution.as_ref())?;
+        let Preview {
+            input,
+            solution,
+            draft,
+        } = preview(&input, budget)?;
         let reason = match &draft.fallback {
             Some(fallback) => fallback.clone(),
             None => input.reasons.to_string(),
         };
         let mut plan = draft_view(&draft, reason);
-        if let (true, Ok(solution)) = (explain, &solution) {
+        if explain {
             let explanations = explanations(&input, &solution.plan, budget);
             for (model, explanation) in input.problem.models.iter().zip(explanations) {
                 let forecast = plan.models.iter_mut().find(|view| view.id() == model.id);

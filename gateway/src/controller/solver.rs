@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use packhorse_cluster::{Explanation, Mixed, Plan, Problem};
-use packhorse_control::{PlanningInput, Solution, SolveError};
+use packhorse_control::{DraftPlan, PlanningError, PlanningInput, Solution, SolveError};
 use packhorse_placement::{Budget, FALLBACK_POLICY, PlaceError};
 
 /// The reason why the fallback policy made a plan in place of the requested one.
@@ -30,6 +30,28 @@ impl fmt::Display for Fallback<'_> {
             "policy {policy} found no plan within {budget} ms ({error}), so policy {FALLBACK_POLICY} made the plan"
         )
     }
+}
+
+/// A plan that is not adopted, with its input.
+pub(super) struct Preview {
+    /// The input, at the mix of variants of the plan.
+    pub(super) input: PlanningInput,
+    /// The answer of the policy.
+    pub(super) solution: Solution,
+    /// The plan, with names.
+    pub(super) draft: DraftPlan,
+}
+
+/// Plans as [`solve`] does, and names what is planned.
+pub(super) fn preview(input: &PlanningInput, budget: Duration) -> Result<Preview, PlanningError> {
+    let solution = solve(input, budget)?;
+    let input = input.at(solution.mix);
+    let draft = input.draft(Ok(&solution))?;
+    Ok(Preview {
+        input,
+        solution,
+        draft,
+    })
 }
 
 /// Plans with the requested policy, and with the fallback policy if that one finds no plan in time. The fallback has the same time

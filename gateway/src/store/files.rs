@@ -25,6 +25,9 @@ use tokio::{
 use super::{Store, StoreError, unix_ms};
 use crate::audit::Act;
 
+/// The number of bytes of a file that are hashed at a time.
+const CHUNK: usize = 1 << 20;
+
 /// The folder of model files, together with the rows of the complete ones.
 #[derive(Clone, Debug)]
 pub struct ArtifactFiles {
@@ -251,6 +254,40 @@ impl ArtifactFiles {
     /// # Errors
     /// If no root contains the file, or as [`ArtifactFiles::receive`].
     pub async fn import(&self, path: &str) -> Result<Received, ReceiveError> {
+        self.receive(None, self.open_in_roots(path).await?).await
+    }
+
+    /// Returns the digest and the size of the file that [`ArtifactFiles::import`] would store. Stores nothing.
+    ///
+    /// # Errors
+    /// If no root contains the file, or the file is too large or cannot be read.
+    pub async fn examine(&self, path: &str) -> Result<(ArtifactDigest, u64), ReceiveError> {
+        let mut file = self.open_in_roots(path).await?;
+        let mut hash = Sha256::new();
+        let mut total: u64 = 0;
+        let mut chunk = Vec::with_capacity(CHUNK);
+        while file
+            .read_buf(&mut chunk)
+            .await
+            .map_err(ReceiveError::Read)?
+            > 0
+        {
+            total = total.saturating_add(chunk.len() as u64);
+            if total > self.limit.as_u64() {
+                return Err(ReceiveError::TooLarge(self.limit));
+            }
+            let hashed = blocking(move || {
+                hash.update(&chunk);
+                chunk.clear();
+                Ok((hash, chunk))
+            });
+            (hash, chunk) = hashed.await.map_err(ReceiveError::Read)?;
+        }
+        Ok((ArtifactDigest::from_sha256(hash.finalize().into()), total))
+    }
+
+    /// Opens a file of this machine that is within one of the artifact roots after following links.
+    async fn open_in_roots(&self, path: &str) -> Result<fs::File, ReceiveError> {
         for root in &self.roots {
             let Ok(root) = fs::canonicalize(root).await else {
                 continue;
@@ -261,10 +298,8 @@ impl ArtifactFiles {
             };
             let regular = fs::metadata(&file).await.is_ok_and(|m| m.is_file());
             if file.starts_with(&root) && regular {
-                let file = fs::File::open(&file)
-                    .await
-                    .map_err(|_| ReceiveError::NotFound)?;
-                return self.receive(None, file).await;
+                let opened = fs::File::open(&file).await;
+                return opened.map_err(|_| ReceiveError::NotFound);
             }
         }
         Err(ReceiveError::NotFound)
@@ -297,7 +332,6 @@ impl ArtifactFiles {
         mut source: impl AsyncRead + Unpin,
         to: &Path,
     ) -> Result<(ArtifactDigest, u64), ReceiveError> {
-        const CHUNK: usize = 1 << 20;
         let file = fs::OpenOptions::new()
             .write(true)
             .open(to)

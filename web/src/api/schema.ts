@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 782bc1cdc38ef6b87bb71a4ccd31433e31cde11759344f0eb18f2165f9f95611) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 d714f92eb7a6361a0820efcb5feb53980817e0a716179b4046ac0377e1e1fed5) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -204,6 +204,156 @@ export interface components {
              * @description The new rate.
              */
             rate_rps: number;
+        };
+        /** @description The answer to a change that may be a dry run. */
+        ChangeAnswer_ModelView: components["schemas"]["Changed_ModelView"] | components["schemas"]["Consequences"];
+        /** @description The answer to a change that may be a dry run. */
+        ChangeAnswer_NodeView: components["schemas"]["Changed_NodeView"] | components["schemas"]["Consequences"];
+        /** @description The answer to a change that may be a dry run. */
+        ChangeAnswer_PolicyView: components["schemas"]["Changed_PolicyView"] | components["schemas"]["Consequences"];
+        /** @description What an admin has changed, with the consequences of the change. */
+        Changed_ModelView: {
+            /**
+             * Format: double
+             * @description The part of the version's answers that are right, in percent; null without a family.
+             */
+            accuracy?: number | null;
+            /** @description The digest of the model's TorchScript file. */
+            artifact: string;
+            /**
+             * Format: int64
+             * @description The size of the file, in bytes.
+             */
+            artifact_bytes: number;
+            /** @description The kinds of device for which the model's profile is estimated from the operators of its program. A measurement replaces it. */
+            estimated_on?: string[];
+            /** @description The family that the model is a variant of; null if it is in none. */
+            family?: string | null;
+            /** @description The declared inputs. */
+            inputs: components["schemas"]["TensorSpec"][];
+            /**
+             * Format: int32
+             * @description The largest number of rows in one batch; 0 for a model without a batch dimension.
+             */
+            max_batch_size: number;
+            measured?: components["schemas"]["MeasuredRateView"] | null;
+            /**
+             * @description The kinds of device on which measuring the model failed since the start of the gateway, which does not measure it there again before its next
+             *     start. On those that are in `estimated_on`, too, the model serves by its estimate.
+             */
+            measuring_failed_on?: string[];
+            /** @description The name that clients use. */
+            name: string;
+            /** @description The declared outputs. */
+            outputs: components["schemas"]["TensorSpec"][];
+            predicted?: components["schemas"]["PredictedGoodputView"] | null;
+            /**
+             * Format: int32
+             * @description The priority over other models, 0 to 9.
+             */
+            priority?: number;
+            /** @description The kinds of device for which the model has a measured or imported profile. */
+            profiled_on: string[];
+            /** @description The measurements that are assigned to a device and not finished. */
+            profiling: components["schemas"]["ProfilingView"][];
+            /**
+             * Format: int32
+             * @description The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
+             */
+            queue_limit?: number | null;
+            /** @description The rate to plan for beside a reservation: `declared`, `measured`, `max` or `min`. */
+            rate?: components["schemas"]["RateMode"];
+            /**
+             * Format: double
+             * @description The reserved request rate, in requests per second; null without a reservation, where the model is planned for its measured rate.
+             */
+            rate_rps?: number | null;
+            /** @description The reason for the state and what the model waits for, as text for people. */
+            reason?: string | null;
+            /** @description The replicas of the current plan, and those of earlier plans that still run. */
+            replicas: components["schemas"]["ReplicaView"][];
+            /**
+             * Format: int32
+             * @description The present share of this version in the requests to the model that name no version, in percent.
+             */
+            share_pct?: number;
+            /**
+             * Format: double
+             * @description The latency objective (SLO) in milliseconds.
+             */
+            slo_ms: number;
+            /**
+             * @description The shares of the versions in percent that an admin gave; null if the newest version takes over by itself, in steps of what its
+             *     serving replicas are planned to carry.
+             */
+            split?: {
+                [key: string]: number;
+            } | null;
+            /** @description The state between registration and serving. */
+            state: components["schemas"]["ModelState"];
+            /** @description The choice of a version for a request: `none`, or `request-id` (requests with the same `x-request-id` get the same version). */
+            sticky?: components["schemas"]["Sticky"];
+            /**
+             * Format: int32
+             * @description The version.
+             */
+            version: number;
+        } & components["schemas"]["Consequences"];
+        /** @description What an admin has changed, with the consequences of the change. */
+        Changed_NodeView: {
+            /** @description The agent's version. */
+            agent_version: string;
+            /** @description The node's devices. */
+            devices: components["schemas"]["DeviceView"][];
+            /**
+             * Format: int64
+             * @description The time since the agent's last message, in milliseconds; null if there was none since the gateway started.
+             */
+            last_seen_ms?: number | null;
+            /** @description The node's name. */
+            name: string;
+            /** @description The node's state. */
+            state: components["schemas"]["NodeState"];
+        } & components["schemas"]["Consequences"];
+        /** @description What an admin has changed, with the consequences of the change. */
+        Changed_PolicyView: {
+            /** @description The dispatch discipline. */
+            discipline: string;
+            /** @description The dispatch disciplines. */
+            disciplines?: components["schemas"]["DisciplineInfo"][];
+            /** @description The policy's options. */
+            options: components["schemas"]["PolicyOptions"];
+            /** @description The available placement policies. */
+            policies: components["schemas"]["PolicyInfo"][];
+            /** @description The placement policy. */
+            policy: string;
+        } & components["schemas"]["Consequences"];
+        /** @description A model from which a change takes a part of its planned goodput. */
+        Consequence: {
+            /**
+             * Format: double
+             * @description The goodput that is planned for the model with the change, in requests per second within the SLO.
+             */
+            after_rps: number;
+            /**
+             * Format: double
+             * @description The goodput that is planned for the model without the change, in requests per second within the SLO.
+             */
+            before_rps: number;
+            /** @description The name of the model, whose versions count together, or of the family, whose variants do. */
+            model: string;
+            /** @description The reason why it is less, as text for people. */
+            reason: string;
+        };
+        /** @description The consequences of a change for the models of the cluster. They are found by planning twice, without the change and with it. */
+        Consequences: {
+            /**
+             * @description The models from which the change takes more than a hundredth of their planned goodput, by name; empty if there are none. The
+             *     changed model is one of them if it gets less of what it asks for. Null if the consequences are not known.
+             */
+            consequences?: components["schemas"]["Consequence"][] | null;
+            /** @description The reason why the consequences are not known, as text for people; absent if they are known. */
+            consequences_unknown?: string | null;
         };
         /** @description A key that was made or rotated, with its secret, which is shown here and never again. */
         CreatedKey: components["schemas"]["KeyView"] & {

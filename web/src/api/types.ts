@@ -4,6 +4,8 @@ import type { components } from "./schema";
 type Schemas = components["schemas"];
 
 export type AuditEntry = Schemas["AuditEntry"];
+export type Consequence = Schemas["Consequence"];
+export type Consequences = Schemas["Consequences"];
 export type DeviceView = Schemas["DeviceView"];
 export type EventView = Schemas["EventView"];
 export type Finding = Schemas["Finding"];

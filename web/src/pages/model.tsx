@@ -2,7 +2,8 @@
 
 import { useMemo, useState } from "react";
 import { call, get, getText } from "../api/client";
-import type { ModelChange, ModelGoodput, ModelView, RateMode, ReplicaView, RequestView } from "../api/types";
+import type { Consequences, ModelChange, ModelGoodput, ModelView, RateMode, ReplicaView, RequestView } from "../api/types";
+import { takesFromOthers } from "../consequences";
 import { parseCsv } from "../csv";
 import { bytes, count, fixed, ms, percent, rate } from "../format";
 import { keyOf, profilesKey } from "../live/state";
@@ -10,7 +11,7 @@ import { store, useCluster } from "../live/store";
 import { histogram, longestStage, meanStages, tally } from "../requests";
 import { Bars, Lines, type Series } from "../ui/charts";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
-import { Card, Confirm, Empty, Field, Figure, Loading, Modal, NumberField, Page, Problem, State } from "../ui/parts";
+import { Card, Confirm, Costs, Empty, Field, Figure, Loading, Modal, NumberField, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, navigate, useRoute } from "../ui/route";
 import { Stages } from "../ui/stages";
 import { type Column, Table } from "../ui/table";
@@ -464,6 +465,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
   const [priority, setPriority] = useState(String(model.priority ?? DEFAULT_PRIORITY));
   const [accuracy, setAccuracy] = useState(String(model.accuracy ?? ""));
   const [limit, setLimit] = useState(model.queue_limit ? String(model.queue_limit) : "");
+  const [asked, setAsked] = useState<{ body: string; consequences: Consequences } | null>(null);
   const change = useAction(async () => {
     const body: ModelChange = {};
     if (Number(slo) !== model.slo_ms) body.slo_ms = Number(slo);
@@ -472,7 +474,16 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
     if (Number(priority) !== (model.priority ?? DEFAULT_PRIORITY)) body.priority = Number(priority);
     if (model.family && Number(accuracy) !== model.accuracy) body.accuracy = Number(accuracy);
     if (limit !== (model.queue_limit ? String(model.queue_limit) : "")) body.queue_limit = limit === "" ? null : Number(limit);
-    store.adoptModel(await call<ModelView>("PATCH", `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`, body));
+    const path = `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`;
+    // The second time for the same change is the answer to what the first one has shown.
+    if (asked?.body !== JSON.stringify(body)) {
+      const consequences = await call<Consequences>("PATCH", `${path}&dry_run=true`, body);
+      const changed = model.family ? [model.name, model.family] : [model.name];
+      const asks = takesFromOthers(consequences, changed);
+      setAsked(asks ? { body: JSON.stringify(body), consequences } : null);
+      if (asks) return;
+    }
+    store.adoptModel(await call<ModelView>("PATCH", path, body));
     onClose();
   });
   return (
@@ -504,13 +515,18 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
             See first what it would bring: <a href={href(["plans"], { whatif: JSON.stringify({ models: [{ name: model.name, version: model.version, slo_ms: Number(slo), ...(reserved !== "" && { rate_rps: Number(reserved) }) }] }) })}>try it on the plan</a>.
           </p>
         </div>
+        {asked && (
+          <div className="modal-body">
+            <Costs consequences={asked.consequences} />
+          </div>
+        )}
         <Problem text={change.error} />
         <footer className="modal-foot">
           <button type="button" onClick={onClose}>
             Cancel
           </button>
           <button type="submit" className="primary" disabled={change.busy}>
-            Change
+            {asked ? "Change all the same" : "Change"}
           </button>
         </footer>
       </form>

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useState } from "react";
 import { call, getText } from "../api/client";
-import type { NodeView } from "../api/types";
+import type { Consequences, NodeView } from "../api/types";
 import { parseCsv } from "../csv";
 import { ago, bytes, count, fixed, rate } from "../format";
 import { keyOf, profilesKey } from "../live/state";
@@ -10,7 +10,7 @@ import { useCluster } from "../live/store";
 import { hueOf, placed, type PlacedReplica, type Profiles, profilesOf } from "../placement";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { PlacementMap } from "../ui/map";
-import { Card, Confirm, Empty, Page, Problem, State } from "../ui/parts";
+import { Card, Confirm, Costs, Empty, Loading, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, navigate, useRoute } from "../ui/route";
 import { type Column, Table } from "../ui/table";
 
@@ -152,10 +152,19 @@ function Nodes() {
       {asked && (
         <Confirm title={`${asked.act === "drain" ? "Drain" : "Remove"} ${asked.node}?`} action={asked.act === "drain" ? "Drain" : "Remove"} busy={action.busy} error={action.error} onConfirm={() => void action.run(asked.node, asked.act)} onClose={() => setAsked(null)}>
           <p>{asked.act === "drain" ? "Its replicas move to other nodes, and it gets no new ones. A replica stays until its model is served elsewhere." : "The node and its devices are forgotten. It may come back, as a new node."}</p>
+          {asked.act === "drain" && <DrainCosts node={asked.node} />}
         </Confirm>
       )}
     </Card>
   );
+}
+
+/** What the drain of a node takes from models. */
+function DrainCosts({ node }: { node: string }) {
+  const path = `/v1/nodes/${encodeURIComponent(node)}/drain?dry_run=true`;
+  const loaded = useLoaded(path, (signal) => call<Consequences>("POST", path, undefined, signal));
+  if (loaded.error !== null) return <Problem text={loaded.error} />;
+  return loaded.data === null ? <Loading what="the plan without the node" /> : <Costs consequences={loaded.data} />;
 }
 
 /** What the drivers say of the GPUs of a node, the most loaded first. */

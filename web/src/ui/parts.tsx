@@ -1,6 +1,8 @@
 /** The small parts of which pages are made. */
 
 import { type ReactNode, useEffect, useId, useRef, useState } from "react";
+import type { Consequences } from "../api/types";
+import { sentencesOf } from "../consequences";
 
 export type Tone = "good" | "warn" | "bad" | "busy" | "quiet";
 
@@ -173,6 +175,22 @@ export function Confirm(props: { title: string; children: ReactNode; action: str
         </button>
       </footer>
     </Modal>
+  );
+}
+
+/** What a change takes from models, as its dry run says. */
+export function Costs({ consequences }: { consequences: Consequences }) {
+  const sentences = sentencesOf(consequences);
+  if (sentences.length === 0) return null;
+  return (
+    <div role="status">
+      {consequences.consequences && <p className="strong">The planned goodput of these models becomes less:</p>}
+      <ul>
+        {sentences.map((text) => (
+          <li key={text}>{text}</li>
+        ))}
+      </ul>
+    </div>
   );
 }
 

@@ -4,6 +4,7 @@ mod arguments;
 mod audit;
 mod backup;
 mod certs;
+mod consent;
 mod dashboard;
 mod doctor;
 mod events;
@@ -20,7 +21,7 @@ mod serve;
 mod setup;
 mod status;
 
-pub(crate) use self::serve::ServiceEnded;
+pub(crate) use self::{consent::NotAgreed, serve::ServiceEnded};
 use crate::{context::Context, laboratory::LaboratoryCommand};
 
 #[derive(clap::Subcommand)]

@@ -1,7 +1,9 @@
 //! `packhorse node`: lists nodes, takes them out of service, and makes tokens for them.
 
+use packhorse_api::{Changed, NodeView};
 use packhorse_cluster::NodeName;
 
+use super::consent::ConsentArgs;
 use crate::{context::Context, output, view};
 
 #[derive(clap::Subcommand)]
@@ -18,7 +20,13 @@ pub(crate) enum NodeCommand {
     Uncordon(NodeRef),
     /// Move the replicas of a node to other nodes
     #[command(after_help = "Example:\n  packhorse node drain rack1")]
-    Drain(NodeRef),
+    Drain(LeavingNode),
+    /// Remove a node whose agent has stopped
+    #[command(
+        visible_alias = "rm",
+        after_help = "Example:\n  packhorse node remove rack1"
+    )]
+    Remove(LeavingNode),
     /// Make a token for the agent of one node, which is then leased with no other token
     #[command(after_help = "Example:\n  packhorse node token rack1 > rack1.token")]
     Token(NodeRef),
@@ -30,6 +38,14 @@ pub(crate) struct NodeRef {
     name: NodeName,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct LeavingNode {
+    #[command(flatten)]
+    node: NodeRef,
+    #[command(flatten)]
+    consent: ConsentArgs,
+}
+
 impl NodeCommand {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
         let admin = context.admin()?;
@@ -38,16 +54,39 @@ impl NodeCommand {
             Self::Token(node) => return token(context, &node.name).await,
             Self::Cordon(node) => admin.cordon(&node.name).await?,
             Self::Uncordon(node) => admin.uncordon(&node.name).await?,
-            Self::Drain(node) => admin.drain(&node.name).await?,
+            Self::Drain(leaving) => leaving.drain(context).await?,
+            Self::Remove(leaving) => return leaving.remove(context).await,
         };
         if context.json() {
             return output::print_json(&node);
         }
+        let node = node.view;
         Ok(output::print_line(format!(
             "{} is {}",
             node.name,
             output::state_name(&node.state)
         ))?)
+    }
+}
+
+impl LeavingNode {
+    async fn drain(self, context: &Context) -> anyhow::Result<Changed<NodeView>> {
+        let (admin, name) = (context.admin()?, self.node.name);
+        self.consent.ask(&[], admin.dry_run().drain(&name)).await?;
+        let drained = admin.drain(&name).await?;
+        self.consent.tell(&drained.consequences);
+        Ok(drained)
+    }
+
+    async fn remove(self, context: &Context) -> anyhow::Result<()> {
+        let (admin, name) = (context.admin()?, self.node.name);
+        let dry_run = admin.dry_run().remove_node(&name);
+        self.consent.ask(&[], dry_run).await?;
+        admin.remove_node(&name).await?;
+        if context.json() {
+            return output::print_json(&serde_json::json!({ "removed": name }));
+        }
+        Ok(output::print_line(format!("removed {name}"))?)
     }
 }
 

@@ -1,8 +1,9 @@
 //! `packhorse policy`: shows and sets the placement policy and the dispatch discipline.
 
-use packhorse_api::{PolicyChange, PolicyView};
+use packhorse_api::{Changed, PolicyChange, PolicyView};
 use packhorse_cluster::{BatchStep, ComputeShareMode, Discipline, Effort, LatencyModel};
 
+use super::consent::ConsentArgs;
 use crate::{context::Context, output, policy_options::PolicyOptionArgs};
 
 #[derive(clap::Args)]
@@ -36,27 +37,43 @@ struct SetArgs {
     discipline: Option<Discipline>,
     #[command(flatten)]
     options: PolicyOptionArgs,
+    #[command(flatten)]
+    consent: ConsentArgs,
 }
 
 impl PolicyArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
-        let admin = context.admin()?;
-        let view = match self.command {
-            None => admin.policy().await?,
-            Some(PolicyCommand::Set(args)) => {
-                admin
-                    .change_policy(&PolicyChange {
-                        policy: args.policy,
-                        options: args.options.given(),
-                        discipline: args.discipline,
-                    })
-                    .await?
+        match self.command {
+            None => {
+                let view = context.admin()?.policy().await?;
+                if context.json() {
+                    output::print_json(&view)
+                } else {
+                    print(&view)
+                }
             }
+            Some(PolicyCommand::Set(args)) => args.run(context).await,
+        }
+    }
+}
+
+impl SetArgs {
+    async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let admin = context.admin()?;
+        let change = PolicyChange {
+            policy: self.policy,
+            options: self.options.given(),
+            discipline: self.discipline,
         };
+        let dry_run = admin.dry_run().change_policy(&change);
+        self.consent.ask(&[], dry_run).await?;
+        let changed = admin.change_policy(&change).await?;
+        let Changed { view, consequences } = &changed;
+        self.consent.tell(consequences);
         if context.json() {
-            output::print_json(&view)
+            output::print_json(&changed)
         } else {
-            print(&view)
+            print(view)
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Registered models as text.
 
-use packhorse_api::{ModelView, ProfilingView, ReplicaView, WeightsView};
+use packhorse_api::{Changed, ModelView, ProfilingView, ReplicaView, WeightsView};
 use packhorse_cluster::{
     ByteCount, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec, WorkerKind,
 };
@@ -76,11 +76,23 @@ pub(crate) fn print_versions(versions: &[ModelView]) -> anyhow::Result<()> {
     Ok(output::print_table(&table, "no versions")?)
 }
 
+/// Prints everything that the gateway reports of a changed model. What the change takes from models is told beside the results.
+pub(crate) fn print_changed(context: &Context, changed: &Changed<ModelView>) -> anyhow::Result<()> {
+    if context.json() {
+        return output::print_json(changed);
+    }
+    print_text(&changed.view)
+}
+
 /// Prints everything that the gateway reports of a model.
 pub(crate) fn print_details(context: &Context, model: &ModelView) -> anyhow::Result<()> {
     if context.json() {
         return output::print_json(model);
     }
+    print_text(model)
+}
+
+fn print_text(model: &ModelView) -> anyhow::Result<()> {
     let (name, version, state) = (&model.name, model.version, output::state_name(&model.state));
     let reason = model
         .reason

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use wiremock::{
     Mock, MockBuilder, MockServer, ResponseTemplate,
-    matchers::{header, method, path},
+    matchers::{header, method, path, query_param},
 };
 
 pub(crate) const TOKEN: &str = "4f7a0c";
@@ -56,7 +56,23 @@ impl Gateway {
             folder: TempDir::new().unwrap(),
         };
         gateway.file("admin-token", format!("{TOKEN}\n"));
+        let nothing = json!({"consequences": []});
+        gateway.answers_dry_runs(2, 200, &nothing).await;
         gateway
+    }
+
+    /// Answers all dry runs like this, in place of the answer that a change takes nothing from models.
+    pub(crate) async fn dry_runs(&self, status: u16, body: &Value) {
+        self.answers_dry_runs(1, status, body).await;
+    }
+
+    async fn answers_dry_runs(&self, priority: u8, status: u16, body: &Value) {
+        Mock::given(query_param("dry_run", "true"))
+            .and(header("authorization", format!("Bearer {TOKEN}")))
+            .respond_with(ResponseTemplate::new(status).set_body_json(body))
+            .with_priority(priority)
+            .mount(&self.server)
+            .await;
     }
 
     /// Writes a file into the test's folder.

@@ -8,6 +8,7 @@ mod bench;
 #[cfg(feature = "laboratory")]
 mod bench_model;
 mod certs;
+mod consent;
 mod dashboard;
 mod doctor;
 mod errors;

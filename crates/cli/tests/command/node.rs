@@ -42,6 +42,7 @@ async fn nodes_are_taken_out_of_service_and_back() {
     ] {
         let mut view = node("rack1", 1, "1-0");
         view["state"] = json!(state);
+        view["consequences"] = json!([]);
         gateway
             .answers(
                 "POST",

@@ -21,7 +21,7 @@ async fn the_policy_is_shown_and_set() {
             {"name": "exclusive", "summary": "one replica a device", "source": "baseline"},
             {"name": "first-fit", "summary": "packs", "source": "folklore"},
         ],
-        "disciplines": [],
+        "disciplines": [], "consequences": [],
     });
     gateway
         .answers("GET", "/v1/policy", 200, view.clone())
@@ -60,7 +60,7 @@ async fn options_are_set_together() {
     let gateway = Gateway::start().await;
     let view = json!({
         "policy": "first-fit", "discipline": "deadline", "options": options(), "policies": [],
-        "disciplines": [],
+        "disciplines": [], "consequences": [],
     });
     admin("PUT", "/v1/policy")
         .and(body_json(json!({"options": options()})))

@@ -56,7 +56,7 @@ pub(crate) trait Observations {
 }
 
 /// The replicas of the newest plan, and those of earlier plans that are still wanted.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Rollout {
     replicas: BTreeMap<ReplicaId, PlacedReplica>,
     by_model: BTreeMap<ModelId, BTreeSet<ReplicaId>>,

@@ -6,6 +6,7 @@ mod artifacts;
 mod audit;
 mod auth;
 mod backup;
+mod consequences;
 mod dashboard;
 mod document;
 mod errors;

@@ -4,25 +4,32 @@ use axum::{
     Extension, Json,
     extract::State,
     http::{StatusCode, header},
-    response::IntoResponse,
+    response::{IntoResponse, Response},
 };
-use packhorse_api::{AuditActor, ErrorBody, ModelChange, ModelRegistration, ModelView, Promotion};
+use packhorse_api::{
+    AuditActor, ChangeAnswer, Changed, Consequences, ErrorBody, ModelChange, ModelRegistration,
+    ModelView, Promotion,
+};
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Percent, Program,
     VariantOf,
 };
-use packhorse_control::{CommandError, ModelSpecChange, SplitChange};
+use packhorse_control::{Command, CommandError, ModelSpecChange, SplitChange};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::Admin;
+use super::{
+    Admin,
+    consequences::{self, Rehearsed},
+};
 use crate::{
     api::{
         body::JsonBody,
         error::{ApiError, Path, Query},
     },
     audit::Act,
-    controller::slo_from_ms,
+    controller::{Controller, slo_from_ms},
+    store::ReceiveError,
 };
 
 /// The version of a model.
@@ -35,24 +42,41 @@ pub(super) struct WhichVersion {
     pub(super) version: Option<ModelVersion>,
 }
 
-/// The treatment of a registered version of the same name and version.
+/// The version of a model to change, and the choice between the change and its dry run.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct Replacement {
+pub(super) struct ChangedVersion {
+    /// The version of the model.
+    #[param(value_type = Option<u32>, minimum = 1)]
+    version: Option<ModelVersion>,
+    /// True to check the change and answer its consequences, without making it.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// The treatment of a registered version of the same name and version, and the choice between the registration and its dry run.
+#[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct RegistrationMode {
     /// True to replace a registered version of the same name and version with its profiles. If the registration is refused, that one
     /// stays as it is. By default such a registration is refused.
     #[serde(default)]
     replace: bool,
+    /// True to check the registration and answer its consequences, without making it. A file at `artifact_path` is read and not stored.
+    #[serde(default)]
+    dry_run: bool,
 }
 
 /// Registers a version of a model. The registration is durable once it is answered; `GET` then returns the state of the model.
 #[utoipa::path(
     post, path = "/v1/models", tag = "models", security(("admin" = [])),
-    params(Replacement),
+    params(RegistrationMode),
     request_body = ModelRegistration,
     responses(
-        (status = 201, description = "Registered", body = ModelView, headers(("location" = String, description = "The path of the model"))),
+        (status = 200, description = "The consequences of the registration, which a dry run does not make", body = Consequences),
+        (status = 201, description = "Registered", body = Changed<ModelView>, headers(("location" = String, description = "The path of the model"))),
         (status = 400, description = "A field is out of its limits, or the artifact is not stored", body = ErrorBody),
         (status = 409, description = "The version is already registered, its name is that of a family, or it cannot be a variant of its family", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
@@ -61,9 +85,9 @@ pub(super) struct Replacement {
 pub(super) async fn register(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
-    Query(Replacement { replace }): Query<Replacement>,
+    Query(RegistrationMode { replace, dry_run }): Query<RegistrationMode>,
     JsonBody(registration): JsonBody<ModelRegistration>,
-) -> Result<impl IntoResponse, ApiError> {
+) -> Result<Response, ApiError> {
     let (rate, rate_mode) = (registration.rate_rps, registration.rate);
     let priority = registration.priority;
     let (mut spec, path) = parse_registration(registration)?;
@@ -74,25 +98,37 @@ pub(super) async fn register(
         spec.rate_mode = rate_mode.unwrap_or(newest.rate);
         spec.priority = priority.unwrap_or(newest.priority);
     }
-    let spec = match path {
-        Some(path) => with_file(&admin, actor.clone(), spec, &path).await?,
-        None => spec,
+    let bytes = match path {
+        Some(path) if dry_run => examine_file(&admin, &mut spec, &path).await?,
+        Some(path) => import_file(&admin, actor.clone(), &mut spec, &path).await?,
+        None => {
+            let digest = spec.program.artifact;
+            let bytes = admin.store.artifact(digest).await?;
+            bytes.ok_or(CommandError::UnknownArtifact(digest))?
+        }
     };
-    let digest = spec.program.artifact;
-    let bytes = admin.store.artifact(digest).await?;
-    let bytes = bytes.ok_or(CommandError::UnknownArtifact(digest))?;
     let controller = admin.controller.by(actor);
-    let view = if replace {
-        controller.replace(spec, bytes).await??
+    let registered = Box::new(spec.clone());
+    let command = if replace {
+        Command::Replace(registered, bytes)
     } else {
-        controller.register(spec, bytes).await??
+        Command::Register(registered, bytes)
+    };
+    let make = async {
+        let view = if replace {
+            controller.replace(spec, bytes).await
+        } else {
+            controller.register(spec, bytes).await
+        };
+        Ok(view??)
+    };
+    let answer = consequences::change(&controller, dry_run, vec![command], make).await?;
+    let ChangeAnswer::Changed(Changed { view, .. }) = &answer else {
+        return Ok(Json(answer).into_response());
     };
     let location = format!("/v1/models/{}?version={}", view.name, view.version);
-    Ok((
-        StatusCode::CREATED,
-        [(header::LOCATION, location)],
-        Json(view),
-    ))
+    let location = [(header::LOCATION, location)];
+    Ok((StatusCode::CREATED, location, Json(answer)).into_response())
 }
 
 /// Returns all versions of all models, each with its state and the reason for it.
@@ -126,10 +162,10 @@ pub(super) async fn show(
 /// of its requests over its versions.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
-    params(("name" = String, Path, description = "The model's name"), WhichVersion),
+    params(("name" = String, Path, description = "The model's name"), ChangedVersion),
     request_body = ModelChange,
     responses(
-        (status = 200, body = ModelView),
+        (status = 200, description = "The changed model, or after a dry run the consequences alone", body = ChangeAnswer<ModelView>),
         (status = 400, description = "A field is out of its limits, or belongs to all versions and is given with one", body = ErrorBody),
         (status = 404, description = "The model or version is not registered", body = ErrorBody),
         (status = 409, description = "The model cannot be a variant of the family", body = ErrorBody),
@@ -140,12 +176,12 @@ pub(super) async fn change(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
-    Query(which): Query<WhichVersion>,
+    Query(ChangedVersion { version, dry_run }): Query<ChangedVersion>,
     JsonBody(change): JsonBody<ModelChange>,
-) -> Result<Json<ModelView>, ApiError> {
+) -> Result<Json<ChangeAnswer<ModelView>>, ApiError> {
     let controller = admin.controller.by(actor);
     let splits = change.split.is_some() || change.sticky.is_some();
-    if splits && which.version.is_some() {
+    if splits && version.is_some() {
         return Err(ApiError::bad_request(
             "split and sticky belong to all versions of a model: change them without ?version",
         ));
@@ -167,24 +203,44 @@ pub(super) async fn change(
     if let Some(Some(family)) = &change.family {
         check_family_name(family)?;
     }
-    if splits {
-        // The split is checked first, so that a request with a wrong one changes nothing.
+    let changes_spec = !splits || change != ModelSpecChange::default();
+    // The split is checked first, so that a request with a wrong one changes nothing.
+    let split = splits.then_some(split);
+    let spec = changes_spec.then_some(change);
+    let mut commands = Vec::new();
+    commands.extend(split.clone().map(|c| Command::Split(name.clone(), c)));
+    let of_version = |c| Command::ChangeModel(name.clone(), version, c);
+    commands.extend(spec.clone().map(of_version));
+    let make = make_change(&controller, name, version, split, spec);
+    let answer = consequences::change(&controller, dry_run, commands, make).await?;
+    Ok(Json(answer))
+}
+
+/// Changes the split of a model and then a version of it, as far as they are to be changed.
+async fn make_change(
+    controller: &Controller,
+    name: ModelName,
+    version: Option<ModelVersion>,
+    split: Option<SplitChange>,
+    spec: Option<ModelSpecChange>,
+) -> Result<ModelView, ApiError> {
+    if let Some(split) = split {
         let view = controller.change_split(name.clone(), split).await??;
-        if change == ModelSpecChange::default() {
-            return Ok(Json(view));
+        if spec.is_none() {
+            return Ok(view);
         }
     }
-    let changed = controller.change_model(name, which.version, change);
-    Ok(Json(changed.await??))
+    let change = spec.unwrap_or_default();
+    Ok(controller.change_model(name, version, change).await??)
 }
 
 /// Gives all requests that name no version to one, in steps of what its serving replicas are planned to carry.
 #[utoipa::path(
     post, path = "/v1/models/{name}/promote", tag = "models", security(("admin" = [])),
-    params(("name" = String, Path, description = "The model's name")),
+    params(("name" = String, Path, description = "The model's name"), Rehearsed),
     request_body = Promotion,
     responses(
-        (status = 200, description = "The newest version", body = ModelView),
+        (status = 200, description = "The newest version, or after a dry run the consequences alone", body = ChangeAnswer<ModelView>),
         (status = 404, description = "The model or version is not registered", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -193,24 +249,19 @@ pub(super) async fn promote(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
+    Query(Rehearsed { dry_run }): Query<Rehearsed>,
     JsonBody(promotion): JsonBody<Promotion>,
-) -> Result<Json<ModelView>, ApiError> {
+) -> Result<Json<ChangeAnswer<ModelView>>, ApiError> {
     let change = SplitChange::Promote(promotion.version);
-    Ok(Json(
-        admin
-            .controller
-            .by(actor)
-            .change_split(name, change)
-            .await??,
-    ))
+    change_split(&admin.controller.by(actor), name, dry_run, change).await
 }
 
 /// Returns to the split before the last change.
 #[utoipa::path(
     post, path = "/v1/models/{name}/rollback", tag = "models", security(("admin" = [])),
-    params(("name" = String, Path, description = "The model's name")),
+    params(("name" = String, Path, description = "The model's name"), Rehearsed),
     responses(
-        (status = 200, description = "The newest version", body = ModelView),
+        (status = 200, description = "The newest version, or after a dry run the consequences alone", body = ChangeAnswer<ModelView>),
         (status = 404, description = "The model is not registered", body = ErrorBody),
         (status = 409, description = "The split has not been changed", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
@@ -220,15 +271,28 @@ pub(super) async fn roll_back(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
-) -> Result<Json<ModelView>, ApiError> {
-    let change = SplitChange::RollBack;
-    Ok(Json(
-        admin
-            .controller
-            .by(actor)
-            .change_split(name, change)
-            .await??,
-    ))
+    Query(Rehearsed { dry_run }): Query<Rehearsed>,
+) -> Result<Json<ChangeAnswer<ModelView>>, ApiError> {
+    change_split(
+        &admin.controller.by(actor),
+        name,
+        dry_run,
+        SplitChange::RollBack,
+    )
+    .await
+}
+
+/// Changes the split of a model, or only says what that would take from models.
+async fn change_split(
+    controller: &Controller,
+    name: ModelName,
+    dry_run: bool,
+    change: SplitChange,
+) -> Result<Json<ChangeAnswer<ModelView>>, ApiError> {
+    let command = Command::Split(name.clone(), change.clone());
+    let make = async { Ok(controller.change_split(name, change).await??) };
+    let answer = consequences::change(controller, dry_run, vec![command], make).await?;
+    Ok(Json(answer))
 }
 
 /// Removes a version of a model with its profiles, or all versions if none is given.
@@ -335,16 +399,27 @@ fn invalid(error: ModelSpecError) -> ApiError {
     ApiError::bad_request(error.to_string())
 }
 
-/// Stores the file at this path, and returns the specification with its digest.
-async fn with_file(
+/// Stores the file at this path, and names it in the specification. Returns its size.
+async fn import_file(
     admin: &Admin,
     actor: AuditActor,
-    mut spec: ModelSpec,
+    spec: &mut ModelSpec,
     path: &str,
-) -> Result<ModelSpec, ApiError> {
+) -> Result<u64, ApiError> {
     let act = Act::new(actor, "artifact.import", &path);
     let received = admin.artifacts.acting(act).import(path).await;
-    let received = received.map_err(|e| ApiError::from(e).with_field("artifact_path"))?;
+    let received = received.map_err(file_error)?;
     spec.program.artifact = received.digest;
-    Ok(spec)
+    Ok(received.bytes)
+}
+
+/// Names the file at this path in the specification, without storing it. Returns its size.
+async fn examine_file(admin: &Admin, spec: &mut ModelSpec, path: &str) -> Result<u64, ApiError> {
+    let (digest, bytes) = admin.artifacts.examine(path).await.map_err(file_error)?;
+    spec.program.artifact = digest;
+    Ok(bytes)
+}
+
+fn file_error(error: ReceiveError) -> ApiError {
+    ApiError::from(error).with_field("artifact_path")
 }

@@ -2,27 +2,39 @@
 
 use std::time::Duration;
 
-use axum::{Extension, Json, extract::State, http::StatusCode};
-use packhorse_api::{AuditActor, ErrorBody, NodeView};
+use axum::{
+    Extension, Json,
+    extract::State,
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use packhorse_api::{AuditActor, ChangeAnswer, Consequences, ErrorBody, NodeView};
 use packhorse_cluster::{NodeName, Scheduling};
+use packhorse_control::Command;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::Admin;
+use super::{
+    Admin,
+    consequences::{self, Rehearsed},
+};
 use crate::api::error::{ApiError, Path, Query};
 
-/// The time that a drain is given.
+/// The time that a drain is given, and the choice between the drain and its dry run.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(super) struct DrainTime {
+pub(super) struct Drain {
     /// The time in seconds after which models that have no place elsewhere lose their replicas on the node, 0 to 86400. Without it
     /// the drain waits for them.
     #[param(maximum = 86400)]
     deadline_s: Option<u64>,
+    /// True to check the change and answer its consequences, without making it.
+    #[serde(default)]
+    dry_run: bool,
 }
 
-impl DrainTime {
+impl Drain {
     /// The largest `deadline_s`.
     const MAX_S: u64 = 86_400;
 }
@@ -39,9 +51,9 @@ pub(super) async fn list(State(admin): State<Admin>) -> Result<Json<Vec<NodeView
 /// Cordons a node: it keeps its replicas and gets no new ones.
 #[utoipa::path(
     post, path = "/v1/nodes/{node}/cordon", tag = "nodes", security(("admin" = [])),
-    params(("node" = String, Path, description = "The node's name")),
+    params(("node" = String, Path, description = "The node's name"), Rehearsed),
     responses(
-        (status = 200, body = NodeView),
+        (status = 200, description = "The node, or after a dry run the consequences alone", body = ChangeAnswer<NodeView>),
         (status = 404, description = "No node has this name", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -50,16 +62,17 @@ pub(super) async fn cordon(
     admin: State<Admin>,
     actor: Extension<AuditActor>,
     node: Path<NodeName>,
-) -> Result<Json<NodeView>, ApiError> {
-    schedule(admin, actor, node, Scheduling::Cordoned, None).await
+    Query(Rehearsed { dry_run }): Query<Rehearsed>,
+) -> Result<Json<ChangeAnswer<NodeView>>, ApiError> {
+    schedule(admin, actor, node, dry_run, Scheduling::Cordoned, None).await
 }
 
 /// Uncordons a node: it gets replicas again.
 #[utoipa::path(
     post, path = "/v1/nodes/{node}/uncordon", tag = "nodes", security(("admin" = [])),
-    params(("node" = String, Path, description = "The node's name")),
+    params(("node" = String, Path, description = "The node's name"), Rehearsed),
     responses(
-        (status = 200, body = NodeView),
+        (status = 200, description = "The node, or after a dry run the consequences alone", body = ChangeAnswer<NodeView>),
         (status = 404, description = "No node has this name", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -68,17 +81,18 @@ pub(super) async fn uncordon(
     admin: State<Admin>,
     actor: Extension<AuditActor>,
     node: Path<NodeName>,
-) -> Result<Json<NodeView>, ApiError> {
-    schedule(admin, actor, node, Scheduling::Open, None).await
+    Query(Rehearsed { dry_run }): Query<Rehearsed>,
+) -> Result<Json<ChangeAnswer<NodeView>>, ApiError> {
+    schedule(admin, actor, node, dry_run, Scheduling::Open, None).await
 }
 
 /// Drains a node: its replicas move to other nodes, and it gets no new ones. A replica stays until its model is served elsewhere;
 /// `GET /v1/findings` says which models the drain waits for.
 #[utoipa::path(
     post, path = "/v1/nodes/{node}/drain", tag = "nodes", security(("admin" = [])),
-    params(("node" = String, Path, description = "The node's name"), DrainTime),
+    params(("node" = String, Path, description = "The node's name"), Drain),
     responses(
-        (status = 200, body = NodeView),
+        (status = 200, description = "The node, or after a dry run the consequences alone", body = ChangeAnswer<NodeView>),
         (status = 400, description = "deadline_s is out of its limits", body = ErrorBody),
         (status = 404, description = "No node has this name", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
@@ -88,23 +102,28 @@ pub(super) async fn drain(
     admin: State<Admin>,
     actor: Extension<AuditActor>,
     node: Path<NodeName>,
-    Query(DrainTime { deadline_s }): Query<DrainTime>,
-) -> Result<Json<NodeView>, ApiError> {
-    if deadline_s.is_some_and(|seconds| seconds > DrainTime::MAX_S) {
-        let max = DrainTime::MAX_S;
+    Query(Drain {
+        deadline_s,
+        dry_run,
+    }): Query<Drain>,
+) -> Result<Json<ChangeAnswer<NodeView>>, ApiError> {
+    if deadline_s.is_some_and(|seconds| seconds > Drain::MAX_S) {
+        let max = Drain::MAX_S;
         return Err(ApiError::bad_request(format!(
             "deadline_s: expected at most {max}"
         )));
     }
     let time = deadline_s.map(Duration::from_secs);
-    schedule(admin, actor, node, Scheduling::Draining, time).await
+    schedule(admin, actor, node, dry_run, Scheduling::Draining, time).await
 }
 
-/// Removes a node that holds no lease. It may come back, as a new node.
+/// Removes a node that holds no lease. It may come back, as a new node. Plans have no place on such a node, so that its removal takes none
+/// away.
 #[utoipa::path(
     delete, path = "/v1/nodes/{node}", tag = "nodes", security(("admin" = [])),
-    params(("node" = String, Path, description = "The node's name")),
+    params(("node" = String, Path, description = "The node's name"), Rehearsed),
     responses(
+        (status = 200, description = "The consequences of the removal, which a dry run does not make", body = Consequences),
         (status = 204, description = "Removed"),
         (status = 404, description = "No node has this name", body = ErrorBody),
         (status = 409, description = "The node's agent holds the lease", body = ErrorBody),
@@ -115,27 +134,31 @@ pub(super) async fn remove(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Path(node): Path<NodeName>,
-) -> Result<StatusCode, ApiError> {
-    admin
-        .controller
-        .by(actor)
-        .remove_node(node.clone())
-        .await??;
-    admin
-        .credentials
-        .remove_node_token(&admin.store, &node)
-        .await?;
-    Ok(StatusCode::NO_CONTENT)
+    Query(Rehearsed { dry_run }): Query<Rehearsed>,
+) -> Result<Response, ApiError> {
+    let controller = admin.controller.by(actor);
+    if dry_run {
+        let rehearsal = controller.rehearse(vec![Command::RemoveNode(node)]);
+        let consequences = rehearsal.await??.consequences().await;
+        return Ok(Json(consequences).into_response());
+    }
+    controller.remove_node(node.clone()).await??;
+    let credentials = &admin.credentials;
+    credentials.remove_node_token(&admin.store, &node).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn schedule(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Path(node): Path<NodeName>,
+    dry_run: bool,
     scheduling: Scheduling,
     time: Option<Duration>,
-) -> Result<Json<NodeView>, ApiError> {
+) -> Result<Json<ChangeAnswer<NodeView>>, ApiError> {
     let controller = admin.controller.by(actor);
-    let view = controller.schedule_node(node, scheduling, time);
-    Ok(Json(view.await??))
+    let command = Command::ScheduleNode(node.clone(), scheduling, time);
+    let make = async { Ok(controller.schedule_node(node, scheduling, time).await??) };
+    let answer = consequences::change(&controller, dry_run, vec![command], make).await?;
+    Ok(Json(answer))
 }

@@ -4,15 +4,21 @@ use std::time::Duration;
 
 use axum::{Extension, Json, extract::State};
 use packhorse_api::{
-    AuditActor, ErrorBody, GoodputView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary,
-    PlanView, PolicyChange, PolicyView,
+    AuditActor, ChangeAnswer, ErrorBody, GoodputView, PlanDiff, PlanPreview, PlanPreviewRequest,
+    PlanSummary, PlanView, PolicyChange, PolicyView,
 };
 use packhorse_cluster::{Discipline, Generation};
-use packhorse_control::record::{PlanOutcome, Settings};
+use packhorse_control::{
+    Command,
+    record::{PlanOutcome, Settings},
+};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::Admin;
+use super::{
+    Admin,
+    consequences::{self, Rehearsed},
+};
 use crate::{
     api::{
         body::JsonBody,
@@ -235,9 +241,10 @@ pub(super) async fn policy(State(admin): State<Admin>) -> Result<Json<PolicyView
 /// Changes the placement policy, its options or the dispatch discipline; absent fields stay unchanged.
 #[utoipa::path(
     put, path = "/v1/policy", tag = "plans", security(("admin" = [])),
+    params(Rehearsed),
     request_body = PolicyChange,
     responses(
-        (status = 200, body = PolicyView),
+        (status = 200, description = "The policy, or after a dry run the consequences alone", body = ChangeAnswer<PolicyView>),
         (status = 400, description = "The policy, option or discipline does not exist, or the discipline runs in the simulator only", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -245,8 +252,9 @@ pub(super) async fn policy(State(admin): State<Admin>) -> Result<Json<PolicyView
 pub(super) async fn change_policy(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
+    Query(Rehearsed { dry_run }): Query<Rehearsed>,
     JsonBody(change): JsonBody<PolicyChange>,
-) -> Result<Json<PolicyView>, ApiError> {
+) -> Result<Json<ChangeAnswer<PolicyView>>, ApiError> {
     let discipline = change.discipline.map(Discipline::live).transpose();
     let discipline = discipline.map_err(|e| ApiError::bad_request(format!("discipline: {e}")))?;
     let settings = Settings {
@@ -254,13 +262,14 @@ pub(super) async fn change_policy(
         options: change.options,
         discipline,
     };
-    Ok(Json(
-        admin
-            .controller
-            .by(actor)
-            .change_policy(settings)
-            .await???,
-    ))
+    if let Some(name) = &settings.policy {
+        packhorse_placement::policy(name)?;
+    }
+    let controller = admin.controller.by(actor);
+    let command = Command::ChangeSettings(settings.clone());
+    let make = async { Ok(controller.change_policy(settings).await??) };
+    let answer = consequences::change(&controller, dry_run, vec![command], make).await?;
+    Ok(Json(answer))
 }
 
 /// Returns the goodput and latency of all models in a time window that ends now.

@@ -4,6 +4,7 @@ mod agents;
 mod artifacts;
 mod auth;
 mod backup;
+mod consequences;
 mod dashboard;
 mod events;
 mod keys;

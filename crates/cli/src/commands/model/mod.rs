@@ -10,7 +10,10 @@ use packhorse_cluster::{
 };
 
 use self::register::RegisterArgs;
-use super::arguments::{parse_percent, parse_rate};
+use super::{
+    arguments::{parse_percent, parse_rate},
+    consent::ConsentArgs,
+};
 use crate::{context::Context, output, view};
 
 #[derive(clap::Subcommand)]
@@ -97,6 +100,8 @@ pub(crate) struct UpdateArgs {
     /// Percentage of the model's answers that are right
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     accuracy: Option<Percent>,
+    #[command(flatten)]
+    consent: ConsentArgs,
 }
 
 #[derive(clap::Args)]
@@ -131,6 +136,28 @@ fn parse_share(text: &str) -> Result<(ModelVersion, u32), String> {
         .parse()
         .map_err(|e: packhorse_cluster::IdError| e.to_string())?;
     Ok((version, percent.parse().map_err(|_| expected())?))
+}
+
+impl UpdateArgs {
+    async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let change = ModelChange {
+            slo_ms: self.slo_ms,
+            rate_rps: self.rate_rps.map(|Reservation(rate)| rate),
+            rate: self.rate_mode,
+            priority: self.priority,
+            queue_limit: self.queue_limit.map(|QueueLimit(limit)| limit),
+            family: self.family.map(Some).or(self.no_family.then_some(None)),
+            accuracy: self.accuracy,
+            ..ModelChange::default()
+        };
+        let admin = context.admin()?;
+        let ModelRef { name, version } = self.model;
+        let dry_run = admin.dry_run().change_model(&name, version, &change);
+        self.consent.ask(&[&name], dry_run).await?;
+        let changed = admin.change_model(&name, version, &change).await?;
+        self.consent.tell(&changed.consequences);
+        view::model::print_changed(context, &changed)
+    }
 }
 
 impl SplitArgs {
@@ -189,23 +216,7 @@ impl ModelCommand {
                 let view = context.admin()?.model(&model.name, model.version).await?;
                 view::model::print_details(context, &view)
             }
-            Self::Update(args) => {
-                let change = ModelChange {
-                    slo_ms: args.slo_ms,
-                    rate_rps: args.rate_rps.map(|Reservation(rate)| rate),
-                    rate: args.rate_mode,
-                    priority: args.priority,
-                    queue_limit: args.queue_limit.map(|QueueLimit(limit)| limit),
-                    family: args.family.map(Some).or(args.no_family.then_some(None)),
-                    accuracy: args.accuracy,
-                    ..ModelChange::default()
-                };
-                let view = context
-                    .admin()?
-                    .change_model(&args.model.name, args.model.version, &change)
-                    .await?;
-                view::model::print_details(context, &view)
-            }
+            Self::Update(args) => args.run(context).await,
             Self::Split(args) => {
                 let name = args.name.clone();
                 let change = args.change()?;

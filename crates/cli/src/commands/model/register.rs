@@ -6,17 +6,20 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail, ensure};
-use packhorse_api::{ModelRegistration, ModelState, ModelView};
+use packhorse_api::{Changed, ModelRegistration, ModelState, ModelView};
 use packhorse_client::{AdminClient, ArtifactFile};
 use packhorse_cluster::{ModelName, Percent, Priority, RateMode, RequestsPerSecond};
 use serde_json::{Map, Value};
 
 use crate::{
-    commands::arguments::{parse_percent, parse_rate},
+    commands::{
+        arguments::{parse_percent, parse_rate},
+        consent::ConsentArgs,
+    },
     context::Context,
     files::read_file,
     output,
-    view::model::{print_details, profiling_text},
+    view::model::{print_changed, profiling_text},
 };
 
 /// The time between two requests for the model's state.
@@ -71,6 +74,8 @@ pub(crate) struct RegisterArgs {
     /// Longest time to wait, in seconds
     #[arg(long, value_name = "S", default_value_t = 600, requires = "wait")]
     timeout_s: u64,
+    #[command(flatten)]
+    consent: ConsentArgs,
 }
 
 impl RegisterArgs {
@@ -91,12 +96,21 @@ impl RegisterArgs {
         if let Some(file) = &artifact {
             upload(&admin, file).await?;
         }
-        let mut view = admin.register_model(&registration).await?;
+        let dry_run = admin.dry_run().register_model(&registration);
+        let names = std::iter::once(&registration.name).chain(&registration.family);
+        self.consent
+            .ask(&names.collect::<Vec<_>>(), dry_run)
+            .await?;
+        let Changed {
+            mut view,
+            consequences,
+        } = admin.register_model(&registration).await?;
+        self.consent.tell(&consequences);
         if self.wait {
             let limit = Duration::from_secs(self.timeout_s);
             view = wait_until_ready(&admin, view, limit).await?;
         }
-        print_details(context, &view)
+        print_changed(context, &Changed { view, consequences })
     }
 
     fn read_spec(&self) -> anyhow::Result<Map<String, Value>> {

@@ -167,6 +167,7 @@ impl RepositoryVersion {
         } else {
             (admin.register_model(&wanted).await?, "registered")
         };
+        let view = view.view;
         report(&wanted.name, version, outcome);
         // A new version has what the one before it had.
         complete(&mut wanted, &said, &view);
