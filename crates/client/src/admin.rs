@@ -233,6 +233,12 @@ impl AdminClient {
         self.get(["v1", "artifacts"]).await
     }
 
+    /// Returns what the gateway plans with now as the TOML of a scenario.
+    pub async fn plan_scenario(&self) -> Result<String, CallError> {
+        let request = self.caller.request(Method::GET, ["v1", "plan", "scenario"]);
+        self.fetch_text(request).await
+    }
+
     /// Returns the profiles of one model, by default of all.
     pub async fn profiles(&self, model: Option<&ModelName>) -> Result<ProfileTable, ProfilesError> {
         let request = self

@@ -72,7 +72,7 @@ mod worth;
 
 pub use agent_message::{LeaseClaim, NodeReport};
 pub use assumptions::Assumptions;
-pub use backbones::Backbone;
+pub use backbones::{Backbone, BackboneMember};
 pub use command::{Command, CommandError, ModelSpecChange, SplitChange, WriteError};
 pub use controller::{Config, Controller};
 pub use devices_needed::DevicesNeeded;

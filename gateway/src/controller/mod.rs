@@ -30,7 +30,8 @@ use packhorse_cluster::{
 };
 use packhorse_contention::PairTable;
 use packhorse_control::{
-    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, RepositoryProblem, SplitChange,
+    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, PlanReason, PlanningInput,
+    RepositoryProblem, SplitChange,
     record::{PlanOutcome, Settings},
 };
 use packhorse_placement::UnknownPolicy;
@@ -287,6 +288,16 @@ impl Controller {
             Ok(input) => Ok(input.run(permit, self.solve_budget).await),
             Err(e) => Ok(Err(e)),
         }
+    }
+
+    /// Returns the input of the policy if a plan were made now.
+    pub async fn planning_input(&self) -> Result<PlanningInput, Stopped> {
+        self.read(|task| {
+            let controller = task.controller();
+            let policy = controller.policy().to_owned();
+            controller.planning_input(policy, PlanReason::Preview.into())
+        })
+        .await
     }
 
     /// Returns the plan that a policy would make if the cluster were different. Changes nothing.

@@ -4,10 +4,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{Device, DeviceIndex, ModelIndex, NodeName, Time};
 
-use super::{
-    file::{FaultEntry, FaultKindEntry},
-    values::{MS, S, ScenarioError, duration, field_error, positive},
-};
+use packhorse_scenario::{FaultEntry, FaultKindEntry};
+
+use super::values::{MS, S, ScenarioError, duration, field_error, positive};
 
 /// A fault that lasts for a time.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -284,6 +284,7 @@ fn admin_routes(memory: &MemoryBudget) -> OpenApiRouter<Admin> {
         .routes(routes!(keys::rotate))
         .routes(routes!(audit::list))
         .routes(routes!(plans::current))
+        .routes(routes!(plans::scenario))
         .routes(routes!(plans::list))
         .routes(routes!(plans::show))
         .routes(routes!(plans::difference))

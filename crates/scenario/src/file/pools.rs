@@ -1,14 +1,21 @@
 //! The pools of a scenario's devices.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Says if the devices of a scenario may have pools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Pools {
+pub enum Pools {
     /// Each replica has a worker process of its own.
     #[default]
     Off,
     /// A policy may have the models of a device share one.
     Auto,
+}
+
+impl Pools {
+    /// Returns true if it is the default.
+    pub(super) fn is_off(&self) -> bool {
+        *self == Self::Off
+    }
 }
