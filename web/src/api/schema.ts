@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 3f83335630018ace8093104f60ef674a927fe1540010ed6affc8a226f01f3068) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 fb062b201b66dba6517259a97ae6c8daf159d3a94811f282f6c4c77d81e1c7e7) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;

@@ -303,3 +303,6 @@ fn parse_backbones(entries: &[BackboneEntry]) -> Result<Vec<Backbone>, ScenarioE
     };
     entries.iter().enumerate().map(backbone).collect()
 }
+
+#[cfg(test)]
+mod tests;

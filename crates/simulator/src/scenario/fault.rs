@@ -145,7 +145,7 @@ pub(super) fn check_added_models(faults: &[Fault], models: usize) -> Result<(), 
     };
     let present = (0..models).take_while(|&model| !is_added(model)).count();
     let late = (present..models).all(is_added);
-    if present > 0 && late {
+    if (present > 0 || models == 0) && late {
         return Ok(());
     }
     field_error(

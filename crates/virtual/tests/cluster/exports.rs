@@ -59,6 +59,7 @@ fn parts(input: &PlanningInput) -> impl Iterator<Item = &'static str> {
             "a model without devices",
             problem.devices.is_empty() && !problem.models.is_empty(),
         ),
+        ("no model", problem.models.is_empty()),
         ("a current plan", !problem.current.is_empty()),
         (
             "a shared worker",
@@ -122,7 +123,7 @@ fn parts(input: &PlanningInput) -> impl Iterator<Item = &'static str> {
 }
 
 /// The parts of inputs that occur in the histories.
-const PARTS: usize = 15;
+const PARTS: usize = 16;
 
 /// Compares what a cluster plans with, and its plan by a policy, with those of the exported scenario. Notes what there was to compare.
 fn compare(
@@ -191,6 +192,7 @@ fn register_others(cluster: &mut VirtualCluster, seed: u64) {
 fn happen(seed: u64, steps: &[Step], trace: bool, seen: &mut BTreeMap<&'static str, usize>) {
     let mut history = History::new(seed);
     history.cluster.trace = trace;
+    compare(&history.cluster, policy(seed), true, seen);
     history.cluster.add_node("a100", "A100", 2, 5000);
     register_others(&mut history.cluster, seed);
     for (number, step) in steps.iter().enumerate() {
