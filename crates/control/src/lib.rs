@@ -39,6 +39,7 @@ mod finding;
 mod findings;
 mod inspections;
 mod keys;
+mod learned_times;
 mod limits;
 mod measurements;
 mod memory_limits;
@@ -82,6 +83,7 @@ pub use event::{
 };
 pub use finding::{Finding, Problem, RepositoryProblem, Severity, Subject};
 pub use keys::{Receipt, RequestKey, SolveKey};
+pub use learned_times::{BatchTime, LearnedTime};
 pub use model_state::MeasurementProgress;
 pub use models::Model;
 pub use nodes::Node;

@@ -60,9 +60,7 @@ pub fn observations_from_csv(text: &str) -> Result<Vec<DeviceObservation>, Obser
         .trim(csv::Trim::All)
         .from_reader(text.as_bytes());
     let mut observations: Vec<(usize, DeviceObservation)> = Vec::new();
-    let mut line = 1;
-    for row in reader.deserialize::<Row>() {
-        line += 1;
+    for (line, row) in (2..).zip(reader.deserialize::<Row>()) {
         let error = |problem: String| ObservationsError { line, problem };
         let row = row.map_err(|e| error(e.to_string()))?;
         let replica = ReplicaObservation {

@@ -38,19 +38,19 @@ pub struct DeviceGroup {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pool: Option<Pools>,
     /// The number of models of a device up to which each has a worker process of its own, even if the device may have a pool.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub own_workers: u32,
     /// The bandwidth from the node's memory to a device, in bytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_link_bytes_per_s: Option<f64>,
     /// The memory of a pool's process without models, in MiB.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub process_mib: f64,
 }
 
-/// Returns true if a number is the default of its key.
-pub(super) fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
-    *number == T::default()
+/// Returns true if a value is the default of its key.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// Devices that come and go.

@@ -48,7 +48,7 @@ pub struct ScenarioFile {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub measured_pairs: Vec<String>,
     /// Says if the devices may have pools.
-    #[serde(default, skip_serializing_if = "Pools::is_off")]
+    #[serde(default, skip_serializing_if = "devices::is_default")]
     pub pool: Pools,
     /// The options of the policy, if none are given elsewhere.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,7 +76,7 @@ pub struct ScenarioFile {
     #[serde(default)]
     pub simulation: SimulationEntry,
     /// The measurements that are part of the file.
-    #[serde(default, skip_serializing_if = "LearnedEntry::is_empty")]
+    #[serde(default, skip_serializing_if = "devices::is_default")]
     pub learned: LearnedEntry,
 }
 
@@ -90,12 +90,6 @@ pub struct LearnedEntry {
     /// The observations of devices, the oldest first, as CSV.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observations: Option<String>,
-}
-
-impl LearnedEntry {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
 }
 
 mod defaults {

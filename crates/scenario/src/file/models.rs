@@ -3,7 +3,7 @@
 use packhorse_cluster::{ArtifactDigest, ModelId, ModelName, Percent, Priority, RequestsPerSecond};
 use serde::{Deserialize, Serialize};
 
-use super::devices::is_zero;
+use super::devices::is_default;
 
 /// A model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub struct ModelEntry {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accuracy: Option<f64>,
     /// The time from a replica's start until it is ready, in milliseconds.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub load_ms: f64,
     /// The second at which each change of the rate begins, the new rate, and, unless it is a step, its duration in seconds.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

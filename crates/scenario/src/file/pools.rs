@@ -12,10 +12,3 @@ pub enum Pools {
     /// A policy may have the models of a device share one.
     Auto,
 }
-
-impl Pools {
-    /// Returns true if it is the default.
-    pub(super) fn is_off(&self) -> bool {
-        *self == Self::Off
-    }
-}
