@@ -3,8 +3,8 @@
 use std::io;
 
 use packhorse_api::{
-    ArtifactView, CreatedKey, GoodputView, KeyRequest, KeyRotation, KeyView, ModelChange,
-    ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff, PlanPreview,
+    ArtifactView, BatchTimeView, CreatedKey, GoodputView, KeyRequest, KeyRotation, KeyView,
+    ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff, PlanPreview,
     PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
     RepositoryProblems, SessionCode,
 };
@@ -247,6 +247,15 @@ impl AdminClient {
             .query(&model.map(|name| [("model", name)]));
         let csv = self.fetch_text(request).await?;
         ProfileTable::from_csv(&csv).map_err(ProfilesError::Csv)
+    }
+
+    /// Returns the times of the batches of a model in all its versions, in its profiles and as the gateway observed them.
+    pub async fn learned_times(&self, model: &ModelName) -> Result<Vec<BatchTimeView>, CallError> {
+        let request = self
+            .caller
+            .request(Method::GET, ["v1", "profiles", "learned"])
+            .query(&[("model", model)]);
+        self.caller.fetch(request).await
     }
 
     /// Returns the recorded kernels of all versions of a model.

@@ -3,6 +3,7 @@
 //! Commands of HTTP handlers and agents, states of the data plane's links, solved plans and stored writes reach the task as messages.
 //! It never waits for what takes long: writes are carried out by a task of their own, policies run on threads of their own.
 
+mod batch_times;
 mod explanation;
 mod finding_views;
 mod outcome;
@@ -21,7 +22,8 @@ mod writer;
 use std::{sync::Arc, time::Duration};
 
 use packhorse_api::{
-    AuditActor, ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView, PolicyView,
+    AuditActor, BatchTimeView, ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView,
+    PolicyView,
     agent::{GpuStatus, LeaseGrant},
 };
 use packhorse_cluster::{
@@ -214,6 +216,14 @@ impl Controller {
     /// Returns all profiles.
     pub async fn profiles(&self) -> Result<ProfileTable, Stopped> {
         self.read(|task| task.controller().profiles().clone()).await
+    }
+
+    /// Returns the times of the batches of a model in all its versions, in its profiles and as they were observed.
+    pub async fn batch_times(
+        &self,
+        name: ModelName,
+    ) -> Result<Result<Vec<BatchTimeView>, CommandError>, Stopped> {
+        self.read(move |task| task.batch_time_views(&name)).await
     }
 
     /// Adds profiles. They replace existing ones of the same model and kind of device.

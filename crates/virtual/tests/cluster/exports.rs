@@ -17,8 +17,8 @@ use crate::{
     virtual_cluster::{VirtualCluster, WEIGHTS, name, spec},
 };
 
-/// The number of histories.
-const HISTORIES: u64 = 200;
+/// The number of histories if nothing else is asked for.
+const HISTORIES: u64 = 100;
 /// The policies of clusters, which take turns.
 const POLICIES: [&str; 4] = ["first-fit", "nexus", "usher", "gpulet"];
 /// The number of histories of which one has its last plan compared by the policy `goodput`, which takes longer.

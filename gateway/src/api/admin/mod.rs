@@ -272,6 +272,7 @@ fn admin_routes(memory: &MemoryBudget) -> OpenApiRouter<Admin> {
         .routes(routes!(artifacts::put))
         .routes(profiles.layer(large))
         .routes(routes!(profiles::kernels))
+        .routes(routes!(profiles::learned))
         .routes(routes!(profiles::pairs, profiles::import_pairs))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::cordon))

@@ -56,6 +56,7 @@ PUT    /v1/policy                        401     403    403    400   403   403  
 GET    /v1/profiles                      401     403    200    200   403   403  403
 PUT    /v1/profiles                      401     403    403    400   403   403  403
 GET    /v1/profiles/kernels              401     403    400    400   403   403  403
+GET    /v1/profiles/learned              401     403    400    400   403   403  403
 GET    /v1/profiles/pairs                401     403    400    400   403   403  403
 PUT    /v1/profiles/pairs                401     403    403    400   403   403  403
 PUT    /v1/repository/problems           401     403    403    400   403   403  403
