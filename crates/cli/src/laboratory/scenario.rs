@@ -45,7 +45,7 @@ pub(crate) fn parse_policy_name(name: &str) -> Result<String, UnknownPolicy> {
 pub(super) fn default_policy(scenario: &Scenario) -> anyhow::Result<PolicyName> {
     let name = scenario.context.policy.as_deref();
     let name = name.unwrap_or(DEFAULT_POLICY).parse();
-    Ok(name.context("policy of the scenario")?)
+    name.context("policy of the scenario")
 }
 
 /// Returns the discipline that the scenario names, or the default.

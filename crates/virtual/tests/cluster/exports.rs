@@ -130,7 +130,7 @@ fn compare(
     cluster: &VirtualCluster,
     policy: &str,
     plans: bool,
-    seen: &mut BTreeMap<&'static str, usize>,
+    occurred: &mut BTreeMap<&'static str, usize>,
 ) {
     if cluster.gateway.is_none() {
         return;
@@ -144,7 +144,7 @@ fn compare(
         assert_eq!(report(&scenario, &found), report(&scenario, &input));
     }
     for part in parts(&input) {
-        *seen.entry(part).or_default() += 1;
+        *occurred.entry(part).or_default() += 1;
     }
 }
 
@@ -189,10 +189,10 @@ fn register_others(cluster: &mut VirtualCluster, seed: u64) {
 }
 
 /// Lets a history happen, and compares after some of its steps.
-fn happen(seed: u64, steps: &[Step], trace: bool, seen: &mut BTreeMap<&'static str, usize>) {
+fn happen(seed: u64, steps: &[Step], trace: bool, occurred: &mut BTreeMap<&'static str, usize>) {
     let mut history = History::new(seed);
     history.cluster.trace = trace;
-    compare(&history.cluster, policy(seed), true, seen);
+    compare(&history.cluster, policy(seed), true, occurred);
     history.cluster.add_node("a100", "A100", 2, 5000);
     register_others(&mut history.cluster, seed);
     for (number, step) in steps.iter().enumerate() {
@@ -205,7 +205,7 @@ fn happen(seed: u64, steps: &[Step], trace: bool, seen: &mut BTreeMap<&'static s
             policy(seed)
         };
         if is_last || number % 4 == 3 {
-            compare(&history.cluster, policy, is_last, seen);
+            compare(&history.cluster, policy, is_last, occurred);
         }
     }
 }
@@ -213,10 +213,10 @@ fn happen(seed: u64, steps: &[Step], trace: bool, seen: &mut BTreeMap<&'static s
 /// The variables `PACKHORSE_SEED` (one seed, with its trace), `PACKHORSE_SEEDS` (how many) and `PACKHORSE_FIRST_SEED` choose the histories.
 #[test]
 fn the_exported_scenario_of_any_history_has_the_plan_of_the_gateway() {
-    let mut seen = BTreeMap::new();
+    let mut occurred = BTreeMap::new();
     if let Some(seed) = number("PACKHORSE_SEED") {
         let seed = seed as u64;
-        happen(seed, &steps(seed).current(), true, &mut seen);
+        happen(seed, &steps(seed).current(), true, &mut occurred);
         return;
     }
     let first = number("PACKHORSE_FIRST_SEED").unwrap_or(0.0) as u64;
@@ -224,8 +224,8 @@ fn the_exported_scenario_of_any_history_has_the_plan_of_the_gateway() {
     for seed in first..first + seeds {
         // The last one that is printed is the one that fails.
         println!("PACKHORSE_SEED={seed}");
-        happen(seed, &steps(seed).current(), false, &mut seen);
+        happen(seed, &steps(seed).current(), false, &mut occurred);
     }
-    println!("{seeds} histories from seed {first} had {seen:?}");
-    assert!(seeds < HISTORIES || seen.len() >= PARTS, "{seen:?}");
+    println!("{seeds} histories from seed {first} had {occurred:?}");
+    assert!(seeds < HISTORIES || occurred.len() >= PARTS, "{occurred:?}");
 }

@@ -1,10 +1,10 @@
 //! Plans: judged, rolled out with new replicas before old ones are broken, and planned around what does not start.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::{
-    Discipline, DroppedRewriting, ModelId, ModelState, NodeName, ReplicaId, Scheduling, Time,
-    Verification,
+    Discipline, DroppedRewriting, ModelId, ModelState, NodeName, ProfileTable, ReplicaId,
+    Scheduling, Time, Verification,
 };
 use packhorse_control::{
     Command, DeviceNotice, Drift, Finding, ModelSpecChange, Notice, PlanNotice, Problem, Severity,
