@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 fb062b201b66dba6517259a97ae6c8daf159d3a94811f282f6c4c77d81e1c7e7) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 9216ddc0711a8a1f548cc47bb00f70200a4b73b7cb9772b41d71a19e3a01e151) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -85,6 +85,31 @@ export interface components {
             compute_input: components["schemas"]["DurationStatistics"];
             /** @description The time of copying outputs from the device. */
             compute_output: components["schemas"]["DurationStatistics"];
+        };
+        /** @description The time of a batch of a model on a kind of device, in its profile and as it was observed. */
+        BatchTimeView: {
+            /**
+             * Format: int32
+             * @description The rows of the batch.
+             */
+            batch_size: number;
+            /** @description The kind of device. */
+            device_kind: string;
+            learned?: components["schemas"]["LearnedTimeView"] | null;
+            /** @description The name of the model. */
+            model: string;
+            /**
+             * Format: double
+             * @description The time in the profile, in milliseconds.
+             */
+            profile_ms: number;
+            /** @description The source of the profile. */
+            source: components["schemas"]["ProfileSource"];
+            /**
+             * Format: int32
+             * @description The version of the model.
+             */
+            version: number;
         };
         /** @description The batch of a request. */
         BatchView: {
@@ -680,6 +705,31 @@ export interface components {
             rate_rps?: number | null;
             /** @description The permissions. */
             scopes: string[];
+        };
+        /** @description The observed batches of a model of about one size on a kind of device. */
+        LearnedTimeView: {
+            /**
+             * Format: double
+             * @description The time since the last of them was counted, in seconds.
+             */
+            age_s: number;
+            /**
+             * Format: double
+             * @description The time of a batch without an active neighbour, in milliseconds; null if there was none.
+             */
+            alone_ms?: number | null;
+            /**
+             * Format: int64
+             * @description The number of batches.
+             */
+            batches: number;
+            /** @description True if the time contradicts the profile: it is more than a quarter away from it, and known well enough. */
+            contradicts_profile: boolean;
+            /**
+             * Format: double
+             * @description The time of a batch, neighbours on the device included, in milliseconds.
+             */
+            latency_ms: number;
         };
         /** @description The granted lease of a node. */
         LeaseGrant: {
@@ -1463,6 +1513,11 @@ export interface components {
              */
             total: number;
         };
+        /**
+         * @description The source of a profile's numbers.
+         * @enum {string}
+         */
+        ProfileSource: "measured" | "estimated";
         /** @description The progress of a measurement. */
         ProfilingView: {
             /** @description The kind of device that the model is measured on. */
