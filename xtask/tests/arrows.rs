@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 28] = [
+const ARROWS: [(&str, &[&str]); 29] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -20,6 +20,7 @@ const ARROWS: [(&str, &[&str]); 28] = [
     ("api", &["cluster"]),
     ("service", &[]),
     ("tls", &[]),
+    ("scenario", &["cluster", "control"]),
     ("placement", &["cluster", "contention"]),
     ("serving", &["cluster", "contention"]),
     ("links", &["cluster", "contention", "control", "serving"]),
@@ -40,6 +41,7 @@ const ARROWS: [(&str, &[&str]); 28] = [
             "cluster",
             "contention",
             "placement",
+            "scenario",
             "serving",
             "control",
             "trace",
@@ -68,6 +70,7 @@ const ARROWS: [(&str, &[&str]); 28] = [
         &[
             "cluster",
             "contention",
+            "control",
             "placement",
             "protocol",
             "api",
@@ -91,6 +94,7 @@ const ARROWS: [(&str, &[&str]); 28] = [
             "links",
             "mapped",
             "protocol",
+            "scenario",
             "trace",
             "wire",
             "api",
@@ -129,14 +133,14 @@ const TESTS: [(&str, &[&str]); 5] = [
     ("placement", &["rustix"]),
     ("serving", &["rustix"]),
     ("simulator", &["rustix"]),
-    // The clusters in virtual time plan with real policies.
-    ("virtual", &["placement"]),
+    // The clusters in virtual time plan with real policies, and with scenarios that are exported of them.
+    ("virtual", &["placement", "scenario", "simulator"]),
     // The gateway's driver replays the history of a simulated cluster.
     ("gateway", &["simulator"]),
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 16] = [
+const PURE: [&str; 17] = [
     "cluster",
     "contention",
     "placement",
@@ -147,6 +151,7 @@ const PURE: [&str; 16] = [
     "links",
     "protocol",
     "reconcile",
+    "scenario",
     "trace",
     "wire",
     "api",

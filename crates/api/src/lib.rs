@@ -13,6 +13,7 @@ pub mod local_worker;
 mod model;
 mod node;
 mod plan;
+mod profile;
 mod repository;
 mod requests;
 mod server_timing;
@@ -35,7 +36,7 @@ pub use plan::{
     PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView,
     PreviewDevices, PreviewModel,
 };
-
+pub use profile::{BatchTimeView, LearnedTimeView};
 pub use repository::{RepositoryProblem, RepositoryProblems};
 pub use requests::{
     BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView, UnknownFilter,

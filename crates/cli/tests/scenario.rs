@@ -634,3 +634,68 @@ fn a_single_run_is_traced() {
         Some(1)
     );
 }
+
+/// What `packhorse plan export` prints of a cluster with a cordoned and a drained node.
+const EXPORTED: &str = include_str!("exported.toml");
+
+fn exported() -> (TempDir, PathBuf) {
+    let folder = TempDir::new().unwrap();
+    let scenario = folder.path().join("live.toml");
+    fs::write(&scenario, EXPORTED).unwrap();
+    (folder, scenario)
+}
+
+#[test]
+fn an_exported_scenario_is_planned_as_the_gateway_plans() {
+    let (_folder, scenario) = exported();
+    let plan = json("plan", &scenario, &[]);
+    assert_eq!(plan["policy"], "first-fit");
+    let replica = |model: &str, device: u64| {
+        serde_json::json!({
+            "model": model, "device": device, "batch_size": 8, "compute_share_pct": null,
+        })
+    };
+    // The replica of `a` stays where it is.
+    let expected = serde_json::json!([replica("a", 1), replica("b:2", 0)]);
+    assert_eq!(plan["replicas"], expected);
+    let names = serde_json::json!(["n/sim0", "n/sim1", "o/sim0"]);
+    assert_eq!(plan["device_names"], names);
+    let kept = plan["kept"].as_array().unwrap();
+    let kept = kept.iter().map(|kept| kept["device"].as_str().unwrap());
+    assert_eq!(kept.collect::<Vec<_>>(), ["q/sim0", "p/sim0"]);
+    let text = packhorse("plan", &scenario, &["--explain"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(
+        text.contains("n/sim1") && text.contains("b:2 stays on p/sim0 with batches of 8"),
+        "{text}"
+    );
+    // The flags go before the file.
+    let other = json("plan", &scenario, &["--policy", "exclusive"]);
+    assert_eq!(other["policy"], "exclusive");
+}
+
+#[test]
+fn an_exported_scenario_is_simulated_with_its_policy_and_discipline() {
+    let (_folder, scenario) = exported();
+    let report = json("simulate", &scenario, &[]);
+    assert_eq!(
+        (&report["plan"]["policy"], &report["discipline"]),
+        (&Value::from("first-fit"), &Value::from("fixed-wait"))
+    );
+    assert_eq!(report["models"].as_array().unwrap().len(), 2);
+    let report = json("simulate", &scenario, &["--discipline", "deadline"]);
+    assert_eq!(report["discipline"], "deadline");
+}
+
+#[test]
+fn a_policy_of_a_scenario_that_does_not_exist_is_refused() {
+    let (_folder, scenario) = exported();
+    fs::write(&scenario, EXPORTED.replace("first-fit", "best")).unwrap();
+    let output = packhorse("plan", &scenario, &[]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success());
+    assert!(
+        error.contains("policy of the scenario") && error.contains("first-fit"),
+        "{error}"
+    );
+}

@@ -3,9 +3,9 @@
 use std::io;
 
 use packhorse_api::{
-    ArtifactView, Changed, CreatedKey, GoodputView, KeyRequest, KeyRotation, KeyView, ModelChange,
-    ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff, PlanPreview,
-    PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
+    ArtifactView, BatchTimeView, Changed, CreatedKey, GoodputView, KeyRequest, KeyRotation,
+    KeyView, ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff,
+    PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
     RepositoryProblems, SessionCode,
 };
 use packhorse_cluster::{
@@ -223,6 +223,12 @@ impl AdminClient {
         self.get(["v1", "artifacts"]).await
     }
 
+    /// Returns what the gateway plans with now as the TOML of a scenario.
+    pub async fn plan_scenario(&self) -> Result<String, CallError> {
+        let request = self.caller.request(Method::GET, ["v1", "plan", "scenario"]);
+        self.fetch_text(request).await
+    }
+
     /// Returns the profiles of one model, by default of all.
     pub async fn profiles(&self, model: Option<&ModelName>) -> Result<ProfileTable, ProfilesError> {
         let request = self
@@ -231,6 +237,15 @@ impl AdminClient {
             .query(&model.map(|name| [("model", name)]));
         let csv = self.fetch_text(request).await?;
         ProfileTable::from_csv(&csv).map_err(ProfilesError::Csv)
+    }
+
+    /// Returns the times of the batches of a model in all its versions, in its profiles and as the gateway observed them.
+    pub async fn learned_times(&self, model: &ModelName) -> Result<Vec<BatchTimeView>, CallError> {
+        let request = self
+            .caller
+            .request(Method::GET, ["v1", "profiles", "learned"])
+            .query(&[("model", model)]);
+        self.caller.fetch(request).await
     }
 
     /// Returns the recorded kernels of all versions of a model.

@@ -342,6 +342,26 @@ impl BackboneId {
     }
 }
 
+/// Sixteen hexadecimal digits.
+impl fmt::Display for BackboneId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl FromStr for BackboneId {
+    type Err = IdError;
+
+    fn from_str(text: &str) -> Result<Self, IdError> {
+        let is_hex = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = u64::from_str_radix(text, 16).ok().filter(|_| is_hex);
+        let expected = "expected 16 hexadecimal digits";
+        number
+            .map(Self)
+            .ok_or_else(|| IdError::new("backbone id", expected, text))
+    }
+}
+
 /// The identity of a replica while it exists, written `GENERATION-NUMBER`: the plan that first contained it, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

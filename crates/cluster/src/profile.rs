@@ -397,6 +397,28 @@ impl ProfileTable {
         profile.is_some_and(|profile| profile.source() == ProfileSource::Measured)
     }
 
+    /// Gives the models that pass the filter their profiles of a kind of device under another kind, which it returns: a device of that kind is like
+    /// one of the first, but takes no replicas of the other models. `number` tells such kinds apart.
+    pub fn except(
+        &mut self,
+        kind: &DeviceKind,
+        number: usize,
+        is_kept: impl Fn(&ModelId) -> bool,
+    ) -> DeviceKind {
+        let name = format!("{:.100}-except-{number}", kind.as_str());
+        let Ok(other) = name.parse::<DeviceKind>() else {
+            return kind.clone();
+        };
+        for (model, kinds) in &mut self.profiles {
+            if let Some(profile) = kinds.get(kind).map(Arc::clone)
+                && is_kept(model)
+            {
+                kinds.insert(other.clone(), profile);
+            }
+        }
+        other
+    }
+
     /// Removes all profiles of a model.
     pub fn remove_model(&mut self, model: &ModelId) {
         self.profiles.remove(model);

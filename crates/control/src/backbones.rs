@@ -33,15 +33,19 @@ const MOST_MODELS: usize = 16;
 /// The models that share a backbone, at least two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Backbone {
-    members: Vec<Member>,
+    /// The models.
+    pub members: Vec<BackboneMember>,
 }
 
+/// A model that shares its backbone.
 #[derive(Clone, Debug, PartialEq)]
-struct Member {
-    model: ModelId,
-    artifact: ArtifactDigest,
+pub struct BackboneMember {
+    /// The model.
+    pub model: ModelId,
+    /// The digest of its program.
+    pub artifact: ArtifactDigest,
     /// The bytes of the weights that it does not share.
-    own: ByteCount,
+    pub own: ByteCount,
 }
 
 /// A model that may share its backbone.
@@ -146,7 +150,7 @@ impl<'a> Candidate<'a> {
 impl Backbone {
     fn of(together: &[&Candidate<'_>], shared: &BTreeMap<u64, u64>) -> Self {
         let shared: u64 = shared.values().sum();
-        let members = together.iter().map(|candidate| Member {
+        let members = together.iter().map(|candidate| BackboneMember {
             model: candidate.id.clone(),
             artifact: candidate.model.program.artifact,
             own: ByteCount::new(candidate.all.saturating_sub(shared)),

@@ -36,8 +36,8 @@ pub(crate) struct DeviceObserver {
     period_start: Time,
     /// The work of each replica at the begin of the period.
     counted: BTreeMap<ReplicaId, ComputedWork>,
-    /// The observations, the oldest first.
-    history: VecDeque<DeviceObservation>,
+    /// The observations with the ends of their periods, the oldest first.
+    history: VecDeque<(Time, DeviceObservation)>,
     /// The slowdowns learned from all observations.
     learned: SlowdownModel,
     /// The slowdowns that were learned when the current plan was requested.
@@ -84,13 +84,20 @@ impl DeviceObserver {
 
     /// Returns the observations, the oldest first.
     pub(crate) fn history(&self) -> Vec<DeviceObservation> {
-        self.history.iter().cloned().collect()
+        let history = self.history.iter();
+        history.map(|(_, device)| device.clone()).collect()
+    }
+
+    /// Returns the observations with the ends of their periods, the oldest first.
+    pub(crate) fn observations(&self) -> impl Iterator<Item = (Time, &DeviceObservation)> {
+        self.history.iter().map(|(at, device)| (*at, device))
     }
 
     /// Learns the slowdowns again, first from measurements of pairs, then from the observations.
     pub(crate) fn relearn(&mut self, measured: &[DeviceObservation], profiles: &ProfileTable) {
         self.learned = SlowdownModel::default();
-        for device in measured.iter().chain(&self.history) {
+        let observed = self.history.iter().map(|(_, device)| device);
+        for device in measured.iter().chain(observed) {
             self.learned.observe(device, profiles);
         }
     }
@@ -133,7 +140,7 @@ impl DeviceObserver {
         let reasons = self.detect_drift(&devices, profiles);
         for device in devices {
             self.learned.observe(&device, profiles);
-            self.history.push_back(device);
+            self.history.push_back((now, device));
         }
         let surplus = self.history.len().saturating_sub(MAX_HISTORY);
         self.history.drain(..surplus);

@@ -56,6 +56,8 @@ pub enum Problem {
     RolledBack,
     /// A rewriting of a model's program was dropped, because it answered other numbers.
     RewritingDropped,
+    /// Batches of a model take another time than its profile says.
+    ProfileContradicted,
     /// Requests of some clients end workers of a model.
     TenantPaused,
     /// A model cannot start on a device.
@@ -85,12 +87,13 @@ pub struct RepositoryProblem {
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
         Self::RolledBack,
         Self::RewritingDropped,
+        Self::ProfileContradicted,
         Self::TenantPaused,
         Self::CannotStart,
         Self::NoRoomForWeights,
@@ -109,6 +112,7 @@ impl Problem {
             Self::ModelShort => "model_short",
             Self::RolledBack => "rolled_back",
             Self::RewritingDropped => "rewriting_dropped",
+            Self::ProfileContradicted => "profile_contradicted",
             Self::TenantPaused => "tenant_paused",
             Self::CannotStart => "cannot_start",
             Self::NoRoomForWeights => "no_room_for_weights",

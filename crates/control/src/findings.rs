@@ -6,6 +6,7 @@ use packhorse_cluster::{DeviceId, ModelId, PoolPlace, ReplicaState, Scheduling, 
 
 use crate::{
     finding::{Finding, Problem, RepositoryProblem, Severity, Subject},
+    learned_times::ContradictionCause,
     planning::Planning,
     state::State,
 };
@@ -30,6 +31,7 @@ pub(crate) fn findings(now: Time, state: &State, planning: &Planning) -> Vec<Fin
     }
     of_stuck_replicas(now, state, &mut all);
     of_pools(state, &mut all);
+    of_profiles(now, state, &mut all);
     for (name, rejected) in state.traffic.rejected() {
         let version = rejected.version;
         all.push(Finding {
@@ -127,6 +129,68 @@ fn of_pools(state: &State, all: &mut Vec<Finding>) {
                 "raise the --device-memory of its agent, add a node, or remove models".to_owned(),
             ),
         });
+    }
+}
+
+/// Finds the models whose batches take another time than their profiles say. Of several batch sizes the one counts that is furthest away.
+fn of_profiles(now: Time, state: &State, all: &mut Vec<Finding>) {
+    for (id, model) in state.models.iter() {
+        let times = state.batch_times(now, id).into_iter();
+        let contradictions = times.filter_map(|time| {
+            let cause = time.contradiction_cause(&model.program)?;
+            Some((time.learned?.ratio, time, cause))
+        });
+        let distance = |ratio: f64| ratio.ln().abs();
+        let worst = contradictions.max_by(|(a, ..), (b, ..)| distance(*a).total_cmp(&distance(*b)));
+        let Some((ratio, time, cause)) = worst else {
+            continue;
+        };
+        let (cause, cure) = contradiction_texts(cause);
+        let (kind, rows) = (&time.kind, time.batch_size);
+        all.push(Finding {
+            severity: Severity::Notice,
+            subject: Subject::Model(id.clone()),
+            problem: Problem::ProfileContradicted,
+            text: format!(
+                "batches of model {id} take {ratio:.2} times as long as its profile on {kind} says ({rows} rows)"
+            ),
+            cause: Some(cause),
+            cure: Some(cure.to_owned()),
+        });
+    }
+}
+
+/// Returns the cause and the cure of a contradiction as text.
+fn contradiction_texts(cause: ContradictionCause) -> (String, &'static str) {
+    const MEASURE: &str =
+        "import a profile of such a batch, or register the model again to measure it";
+    match cause {
+        ContradictionCause::Neighbours(Some(alone)) => (
+            format!("neighbours on its devices: alone a batch takes {alone:.2} times as long"),
+            "none is needed with policy goodput, which plans with what was learned",
+        ),
+        ContradictionCause::Neighbours(None) => (
+            "probably neighbours on its devices, beside which all of its batches were computed"
+                .to_owned(),
+            "none is needed with policy goodput, which plans with what was learned",
+        ),
+        ContradictionCause::LongerInputs => (
+            "probably longer inputs than those that it was measured with".to_owned(),
+            "register the model again with a typical_shape of the inputs of its clients",
+        ),
+        ContradictionCause::ShorterInputs => (
+            "probably shorter inputs than those that it was measured with".to_owned(),
+            "register the model again with a typical_shape of the inputs of its clients",
+        ),
+        ContradictionCause::SlowerDevice => (
+            "a slower device than when it was measured, as its inputs have one size: it may throttle, or other programs use it"
+                .to_owned(),
+            MEASURE,
+        ),
+        ContradictionCause::FasterDevice => (
+            "a slower device when it was measured, as its inputs have one size".to_owned(),
+            MEASURE,
+        ),
     }
 }
 

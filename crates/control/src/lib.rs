@@ -40,6 +40,7 @@ mod finding;
 mod findings;
 mod inspections;
 mod keys;
+mod learned_times;
 mod limits;
 mod measurements;
 mod memory_limits;
@@ -73,7 +74,7 @@ mod worth;
 
 pub use agent_message::{LeaseClaim, NodeReport};
 pub use assumptions::Assumptions;
-pub use backbones::Backbone;
+pub use backbones::{Backbone, BackboneMember};
 pub use command::{Command, CommandError, ModelSpecChange, SplitChange, WriteError};
 pub use controller::{Config, Controller};
 pub use devices_needed::DevicesNeeded;
@@ -84,6 +85,7 @@ pub use event::{
 };
 pub use finding::{Finding, Problem, RepositoryProblem, Severity, Subject};
 pub use keys::{Receipt, RequestKey, SolveKey};
+pub use learned_times::{BatchTime, LearnedTime};
 pub use model_state::MeasurementProgress;
 pub use models::Model;
 pub use nodes::Node;

@@ -169,6 +169,35 @@ impl PlanningInput {
         )
     }
 
+    /// Has the input's policy make the plan as [`Self::place`] does, and the fallback policy if that one makes none. `place` gets the name of the
+    /// policy. Returns also the error of the input's policy, if the plan is not its own.
+    ///
+    /// # Errors
+    /// The error of the last policy's first call.
+    pub fn place_or_fall_back<E>(
+        &self,
+        fallback: &str,
+        mut place: impl FnMut(&str, &Problem) -> Result<Plan, E>,
+    ) -> Result<(Mixed<Plan>, Option<E>), E> {
+        match self.place(|problem| place(&self.policy, problem)) {
+            Err(error) if self.policy != fallback => {
+                let planned = self.place(|problem| place(fallback, problem));
+                planned.map(|planned| (planned, Some(error)))
+            }
+            planned => planned.map(|planned| (planned, None)),
+        }
+    }
+
+    /// Returns the replicas that stay beside those of a plan: those of cordoned nodes, and those whose models it does not place.
+    pub fn kept(&self, plan: &Plan) -> Vec<&ReplicaSpec> {
+        let placed = plan.replicas.iter().map(|replica| replica.model.0);
+        let placed: BTreeSet<&ModelId> =
+            placed.map(|model| &self.problem.models[model].id).collect();
+        let retained = self.retained.iter();
+        let retained = retained.filter(|spec| !placed.contains(&spec.model));
+        retained.chain(&self.pinned).collect()
+    }
+
     /// Converts a policy's result into a draft with names, together with the replicas that stay. A plan with violations is an error.
     ///
     /// # Errors
@@ -188,14 +217,7 @@ impl PlanningInput {
             });
         }
         let mut replicas: Vec<ReplicaSpec> = plan.replicas.iter().map(|r| self.named(r)).collect();
-        let placed: BTreeSet<ModelId> = replicas.iter().map(|r| r.model.clone()).collect();
-        let retained = self.retained.iter();
-        replicas.extend(
-            retained
-                .filter(|spec| !placed.contains(&spec.model))
-                .cloned(),
-        );
-        replicas.extend(self.pinned.iter().cloned());
+        replicas.extend(self.kept(plan).into_iter().cloned());
         replicas.sort_by(|a, b| (&a.model, &a.device).cmp(&(&b.model, &b.device)));
         let kind = |spec: &ReplicaSpec| {
             let kind = self.kinds.get(&spec.device)?;

@@ -121,19 +121,10 @@ impl PlanningInput {
         if excluded.is_empty() {
             return kind.clone();
         }
-        let name = format!("{:.100}-except-{}", kind.as_str(), self.devices.len());
-        let Ok(alias) = name.parse::<DeviceKind>() else {
-            return kind.clone();
-        };
-        for model in state.models.iter().map(|(id, _)| id) {
-            if let Some(profile) = self.problem.profiles.get_shared(model, kind)
-                && !excluded.contains(model)
-            {
-                let profiles = &mut self.problem.profiles;
-                profiles.insert(model.clone(), alias.clone(), profile);
-            }
-        }
-        alias
+        let is_kept =
+            |model: &ModelId| state.models.get(model).is_some() && !excluded.contains(model);
+        let profiles = &mut self.problem.profiles;
+        profiles.except(kind, self.devices.len(), is_kept)
     }
 
     fn add_models(

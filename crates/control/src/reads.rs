@@ -14,6 +14,7 @@ use crate::{
     controller::Controller,
     event::LinkState,
     finding::Finding,
+    learned_times::BatchTime,
     models::Model,
     nodes::Node,
     predictions::PredictedGoodput,
@@ -194,6 +195,11 @@ impl Controller {
     /// Returns the kinds of device on which measuring the model failed since the start of the gateway. There it is not measured again.
     pub fn measuring_failed_on(&self, model: &ModelId) -> impl Iterator<Item = &DeviceKind> {
         self.state.measurements.failed_on(model)
+    }
+
+    /// Returns the times of a model's batches, in its profiles and as they were observed, by kind of device and batch size.
+    pub fn batch_times(&self, model: &ModelId) -> Vec<BatchTime> {
+        self.state.batch_times(self.now(), model)
     }
 
     /// Returns the measured pairs of a kind of device.

@@ -310,9 +310,7 @@ impl Reconciler {
     fn needed_artifacts(&self) -> BTreeSet<ArtifactDigest> {
         let waiting = { self.tasks.values() }
             .filter(|record| record.needs_process() && self.is_wanted(record));
-        waiting
-            .flat_map(|record| record.task.artifacts())
-            .collect()
+        waiting.flat_map(|record| record.task.artifacts()).collect()
     }
 
     /// Starts the processes that artifacts and devices allow. Nothing is started on a device that has failed or has a process

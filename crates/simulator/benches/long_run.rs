@@ -21,7 +21,8 @@ use packhorse_cluster::{
 use packhorse_contention::Interference;
 use packhorse_placement::{Budget, estimate, policy};
 use packhorse_simulator::{
-    Arrivals, Links, PlanReport, Rate, Scenario, SimulationSettings, Workload, simulate,
+    Arrivals, Links, PlanReport, PlanningContext, Rate, Scenario, SimulationSettings, Workload,
+    simulate,
 };
 
 /// The devices, the models and the effort of the long search of each problem. All together take some minutes.
@@ -127,6 +128,7 @@ fn scenario(problem: &Problem) -> Scenario {
         workloads: problem.models.iter().map(workload).collect(),
         max_batch_wait: conditions.max_batch_wait,
         igniter_coefficients: None,
+        context: PlanningContext::default(),
         simulation: SimulationSettings {
             warmup: Duration::from_secs(1),
             window: Duration::from_secs(4),

@@ -34,13 +34,13 @@ pub use options::{
 pub use packhorse_serving::DeadlineOptions;
 pub use rate::Rate;
 pub use report::{
-    AutoscaleReport, DeviceCounts, FamilyReport, ModelReport, PlanFileError, PlanFileProblem,
-    PlanReport, PlannedModelReport, PoolTotals, Quantiles, ReplanningReport, ReplicaReport, Report,
-    ReportedWorker, StagesReport, Totals,
+    AutoscaleReport, DeviceCounts, FamilyReport, KeptReplicaReport, ModelReport, PlanFileError,
+    PlanFileProblem, PlanReport, PlannedModelReport, PoolTotals, Quantiles, ReplanningReport,
+    ReplicaReport, Report, ReportedWorker, StagesReport, Totals,
 };
 pub use run_trace::RunTrace;
 pub use scenario::{
-    Arrivals, Autoscale, Family, Fault, FaultKind, Links, Scenario, ScenarioError,
+    Arrivals, Autoscale, Family, Fault, FaultKind, Links, PlanningContext, Scenario, ScenarioError,
     SimulationSettings, Variant, Workload,
 };
 pub use simulation::SimulateError;

@@ -1,8 +1,8 @@
 //! The reports of a plan and of a run, which `packhorse plan --json` and `packhorse simulate --json` print.
 
 use packhorse_cluster::{
-    ComputeShare, DeviceIndex, DeviceKind, Discipline, Explanation, ModelId, ModelIndex,
-    ModelVersion, Plan, PlannedReplica, Program, Residency, Time, UnitError,
+    ComputeShare, DeviceId, DeviceIndex, DeviceKind, Discipline, Explanation, ModelId, ModelIndex,
+    ModelVersion, Plan, PlannedReplica, Program, ReplicaSpec, Residency, Time, UnitError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,36 @@ pub struct PlanReport {
     pub unserved: Vec<String>,
     /// The number of devices with at least one replica.
     pub devices_used: usize,
+    /// The names of all devices in the order that numbers them, if the scenario names them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_names: Vec<DeviceId>,
+    /// The replicas of the scenario's current plan that stay beside those of this plan, on devices that take no others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptReplicaReport>,
+}
+
+/// A replica that stays on a device which takes no others.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KeptReplicaReport {
+    /// The model's name in the scenario.
+    pub model: String,
+    /// The device, as NODE/NAME.
+    pub device: DeviceId,
+    /// The largest number of rows in one batch.
+    pub batch_size: u32,
+    /// The share of the multiprocessors in percent; null sets no limit.
+    pub compute_share_pct: Option<f64>,
+}
+
+impl From<&ReplicaSpec> for KeptReplicaReport {
+    fn from(spec: &ReplicaSpec) -> Self {
+        Self {
+            model: model_name(&spec.model),
+            device: spec.device.clone(),
+            batch_size: spec.batch_size,
+            compute_share_pct: spec.compute_share.map(f64::from),
+        }
+    }
 }
 
 /// A replica of a plan. Only this is read of a plan in a file. It does not contain the duty cycle, so that replicas read from a file
@@ -451,6 +481,8 @@ impl PlanReport {
                 .collect(),
             models: planned,
             devices_used: devices.len(),
+            device_names: scenario.context.given_names().to_vec(),
+            kept: Vec::new(),
         }
     }
 }

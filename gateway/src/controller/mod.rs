@@ -3,6 +3,7 @@
 //! Commands of HTTP handlers and agents, states of the data plane's links, solved plans and stored writes reach the task as messages.
 //! It never waits for what takes long: writes are carried out by a task of their own, policies run on threads of their own.
 
+mod batch_times;
 mod consequences;
 mod explanation;
 mod finding_views;
@@ -22,7 +23,8 @@ mod writer;
 use std::{sync::Arc, time::Duration};
 
 use packhorse_api::{
-    AuditActor, ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView, PolicyView,
+    AuditActor, BatchTimeView, ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView,
+    PolicyView,
     agent::{GpuStatus, LeaseGrant},
 };
 use packhorse_cluster::{
@@ -31,7 +33,8 @@ use packhorse_cluster::{
 };
 use packhorse_contention::PairTable;
 use packhorse_control::{
-    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, RepositoryProblem, SplitChange,
+    Command, CommandError, LeaseClaim, ModelSpecChange, NodeReport, PlanReason, PlanningInput,
+    RepositoryProblem, SplitChange,
     record::{PlanOutcome, Settings},
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -216,6 +219,14 @@ impl Controller {
         self.read(|task| task.controller().profiles().clone()).await
     }
 
+    /// Returns the times of the batches of a model in all its versions, in its profiles and as they were observed.
+    pub async fn batch_times(
+        &self,
+        name: ModelName,
+    ) -> Result<Result<Vec<BatchTimeView>, CommandError>, Stopped> {
+        self.read(move |task| task.batch_time_views(&name)).await
+    }
+
     /// Adds profiles. They replace existing ones of the same model and kind of device.
     pub async fn import_profiles(
         &self,
@@ -288,6 +299,16 @@ impl Controller {
             Ok(input) => Ok(input.run(permit, self.solve_budget).await),
             Err(e) => Ok(Err(e)),
         }
+    }
+
+    /// Returns the input of the policy if a plan were made now.
+    pub async fn planning_input(&self) -> Result<PlanningInput, Stopped> {
+        self.read(|task| {
+            let controller = task.controller();
+            let policy = controller.policy().to_owned();
+            controller.planning_input(policy, PlanReason::Preview.into())
+        })
+        .await
     }
 
     /// Returns the plan that a policy would make if the cluster were different. Changes nothing.

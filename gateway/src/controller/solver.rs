@@ -73,23 +73,21 @@ pub(super) fn solve(input: &PlanningInput, budget: Duration) -> Result<Solution,
             &mut Budget::new(u64::MAX, &late).with_time_limit(limit),
         )
     };
-    let place = |name| input.place(|problem| place(name, problem, budget));
+    let place = |name: &str, problem: &Problem| place(name, problem, budget);
     let policy = input.policy.as_str();
-    let (planned, fallback) = match place(policy) {
-        Err(error) if policy != FALLBACK_POLICY => {
-            let fallback = Fallback {
-                policy,
-                budget,
-                error,
-            };
-            (place(FALLBACK_POLICY), Some(fallback.to_string()))
-        }
-        planned => (planned, None),
-    };
-    let Mixed { mix, plan } = planned.map_err(|error| SolveError::NoPlan {
+    let planned = input.place_or_fall_back(FALLBACK_POLICY, place);
+    let (Mixed { mix, plan }, failure) = planned.map_err(|error| SolveError::NoPlan {
         policy: policy.to_owned(),
         error: error.to_string(),
     })?;
+    let fallback = failure.map(|error| {
+        let fallback = Fallback {
+            policy,
+            budget,
+            error,
+        };
+        fallback.to_string()
+    });
     Ok(Solution {
         comparison: input.at(mix).compare(&plan, packhorse_placement::estimate),
         plan,

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 d714f92eb7a6361a0820efcb5feb53980817e0a716179b4046ac0377e1e1fed5) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 28ff141330b16237c86a388014c783db189bbc3fd16d1ac925fff6e81b297898) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -85,6 +85,31 @@ export interface components {
             compute_input: components["schemas"]["DurationStatistics"];
             /** @description The time of copying outputs from the device. */
             compute_output: components["schemas"]["DurationStatistics"];
+        };
+        /** @description The time of a batch of a model on a kind of device, in its profile and as it was observed. */
+        BatchTimeView: {
+            /**
+             * Format: int32
+             * @description The rows of the batch.
+             */
+            batch_size: number;
+            /** @description The kind of device. */
+            device_kind: string;
+            learned?: components["schemas"]["LearnedTimeView"] | null;
+            /** @description The name of the model. */
+            model: string;
+            /**
+             * Format: double
+             * @description The time in the profile, in milliseconds.
+             */
+            profile_ms: number;
+            /** @description The source of the profile. */
+            source: components["schemas"]["ProfileSource"];
+            /**
+             * Format: int32
+             * @description The version of the model.
+             */
+            version: number;
         };
         /** @description The batch of a request. */
         BatchView: {
@@ -830,6 +855,31 @@ export interface components {
             rate_rps?: number | null;
             /** @description The permissions. */
             scopes: string[];
+        };
+        /** @description The observed batches of a model of about one size on a kind of device. */
+        LearnedTimeView: {
+            /**
+             * Format: double
+             * @description The time since the last of them was counted, in seconds.
+             */
+            age_s: number;
+            /**
+             * Format: double
+             * @description The time of a batch without an active neighbour, in milliseconds; null if there was none.
+             */
+            alone_ms?: number | null;
+            /**
+             * Format: int64
+             * @description The number of batches.
+             */
+            batches: number;
+            /** @description True if the time contradicts the profile: it is more than a quarter away from it, and known well enough. */
+            contradicts_profile: boolean;
+            /**
+             * Format: double
+             * @description The time of a batch, neighbours on the device included, in milliseconds.
+             */
+            latency_ms: number;
         };
         /** @description The granted lease of a node. */
         LeaseGrant: {
@@ -1613,6 +1663,11 @@ export interface components {
              */
             total: number;
         };
+        /**
+         * @description The source of a profile's numbers.
+         * @enum {string}
+         */
+        ProfileSource: "measured" | "estimated";
         /** @description The progress of a measurement. */
         ProfilingView: {
             /** @description The kind of device that the model is measured on. */

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use anyhow::Context as _;
+use packhorse_api::{BatchTimeView, LearnedTimeView};
 use packhorse_cluster::{
     ByteCount, DeviceKind, ModelId, ModelName, Percent, ProfileRow, ProfileSource, ProfileTable,
 };
@@ -66,15 +67,21 @@ pub(crate) struct ImportArgs {
 OCCUPANCY is the highest estimated achieved occupancy of any kernel; MEAN and SM are the means of achieved occupancy and SM \
 utilisation, weighted by duration. CPUs have none of them. SOURCE is `estimated` until a model is measured, if its profile \
 follows from its operators. --plot draws occupancy and SM utilisation over the time of a batch, for \
-every batch size whose kernels were recorded when the model was measured.
+every batch size whose kernels were recorded when the model was measured. --learned shows the times that the gateway \
+observed in the last minutes beside those of the profile: LEARNED MS with what neighbours on the device cost, ALONE MS without. \
+A `!` marks one that contradicts the profile.
 
 Examples:
   packhorse profile show
+  packhorse profile show minilm --learned
   packhorse profile show minilm --json
   packhorse profile show resnet50 --plot kernels.svg --batch-size 4")]
 pub(crate) struct ShowArgs {
     /// Show this model only
     model: Option<ModelName>,
+    /// Show the times that the gateway observed beside those of the profile
+    #[arg(long, requires = "model")]
+    learned: bool,
     #[command(flatten)]
     plot: KernelPlotArgs,
 }
@@ -162,6 +169,9 @@ impl ImportArgs {
 impl ShowArgs {
     async fn run(self, context: &Context) -> anyhow::Result<()> {
         let admin = context.admin()?;
+        if let Some(model) = self.model.as_ref().filter(|_| self.learned) {
+            return print_learned(context, &admin.learned_times(model).await?);
+        }
         let profiles = admin.profiles(self.model.as_ref()).await?;
         if let Some(model) = &self.model {
             self.plot.draw(model, &admin).await?;
@@ -179,6 +189,42 @@ fn print_count(context: &Context, done: &str, number: usize, noun: &str) -> anyh
         "{done} {}",
         count(number, noun)
     ))?)
+}
+
+fn print_learned(context: &Context, times: &[BatchTimeView]) -> anyhow::Result<()> {
+    if context.json() {
+        return output::print_json(&times);
+    }
+    let mut table = output::new_table(&[
+        "MODEL",
+        "DEVICE KIND",
+        "BATCH",
+        "PROFILE MS",
+        "LEARNED MS",
+        "ALONE MS",
+        "BATCHES",
+        "AGE S",
+        "",
+    ]);
+    let millis = |ms: Option<f64>| ms.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.2}"));
+    for time in times {
+        let learned = time.learned;
+        let contradicts = learned.is_some_and(|learned| learned.contradicts_profile);
+        let of_learned =
+            |text: fn(LearnedTimeView) -> String| learned.map_or_else(|| "-".to_owned(), text);
+        table.add_row([
+            versioned_name(&time.model, time.version),
+            time.device_kind.to_string(),
+            time.batch_size.to_string(),
+            format!("{:.2}", time.profile_ms),
+            millis(learned.map(|learned| learned.latency_ms)),
+            millis(learned.and_then(|learned| learned.alone_ms)),
+            of_learned(|learned| learned.batches.to_string()),
+            of_learned(|learned| format!("{:.0}", learned.age_s)),
+            if contradicts { "!" } else { "" }.to_owned(),
+        ]);
+    }
+    Ok(output::print_table(&table, "no profiles")?)
 }
 
 fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<()> {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use packhorse_cluster::{DeviceIndex, Discipline, PlannedReplica, Problem};
 use packhorse_figures::plans;
-use packhorse_placement::{DEFAULT_POLICY, SmallestCluster};
-use packhorse_simulator::{PlanReport, Scenario};
+use packhorse_placement::SmallestCluster;
+use packhorse_simulator::{KeptReplicaReport, PlanReport, Scenario};
 use serde::Serialize;
 
 use super::{
@@ -58,13 +58,16 @@ impl ScenarioPlanArgs {
     ) -> anyhow::Result<()> {
         let path = self.scenario.as_deref().context("expected --scenario")?;
         let scenario = scenario::read_scenario(path)?;
-        let policy: PolicyName = policy.unwrap_or(DEFAULT_POLICY).parse()?;
+        let policy: PolicyName = match policy {
+            Some(name) => name.parse()?,
+            None => scenario::default_policy(&scenario)?,
+        };
         let max_devices = self.min_devices.then_some(self.max_devices as usize);
         let mut outcome = scenario::place(
             &scenario,
             &policy,
             options,
-            discipline.unwrap_or_default(),
+            discipline.unwrap_or_else(|| scenario::default_discipline(&scenario)),
             max_devices,
         )?;
         if explain {
@@ -110,12 +113,13 @@ struct KindReport {
     cost_per_hour: Option<f64>,
 }
 
-/// Returns the report of a plan, with its explanations.
+/// Returns the report of a plan, with its explanations and the replicas that stay.
 fn plan_report(scenario: &Scenario, outcome: &PlanningOutcome) -> PlanReport {
     let mut report = PlanReport::new(scenario, &outcome.cluster.plan, outcome.solve_ms);
     for (model, explanation) in report.models.iter_mut().zip(&outcome.explanations) {
         model.explanation = Some(explanation.clone());
     }
+    report.kept = outcome.kept.iter().map(KeptReplicaReport::from).collect();
     report
 }
 
@@ -141,6 +145,12 @@ fn print_text(
     }
     output::print_line(format!("made in {} ms\n", format_number(solve_ms)))?;
     output::print_line(layout(&cluster.problem, cluster, report).text())?;
+    for kept in &report.kept {
+        output::print_line(format!(
+            "{} stays on {} with batches of {}",
+            kept.model, kept.device, kept.batch_size
+        ))?;
+    }
     let explained = report
         .models
         .iter()
@@ -197,8 +207,12 @@ fn layout(problem: &Problem, cluster: &SmallestCluster, report: &PlanReport) -> 
             })
             .collect()
     };
+    let name = |index: DeviceIndex| {
+        let name = report.device_names.get(index.0).map(ToString::to_string);
+        name.unwrap_or_else(|| index.0.to_string())
+    };
     let devices = problem.devices().map(|(index, device)| DeviceLayout {
-        name: index.0.to_string(),
+        name: name(index),
         kind: device.kind.to_string(),
         memory: Some(device.memory),
         replicas: replicas_of(index),

@@ -3,10 +3,14 @@
 use std::{path::Path, str::FromStr, time::Instant};
 
 use anyhow::Context as _;
-use packhorse_cluster::{Device, Discipline, Explanation, Plan, PlannedReplica, Problem};
+use packhorse_cluster::{
+    Device, Discipline, Explanation, Mixed, Plan, PlannedReplica, Problem, ReplicaSpec,
+};
+use packhorse_control::PlanningInput;
 use packhorse_placement::{
-    Budget, IgniterCoefficients, PlanningOptions, PolicyEntry, SmallestCluster, UnknownPolicy,
-    devices_needed, policy, smallest_cluster,
+    Budget, DEFAULT_POLICY, FALLBACK_POLICY, IgniterCoefficients, PlaceError, PlanningOptions,
+    PolicyEntry, SmallestCluster, SmallestClusterError, UnknownPolicy, devices_needed, policy,
+    smallest_cluster,
 };
 use packhorse_simulator::{DevicesByKind, PlanReport, ReplicaReport, Scenario};
 use serde::Deserialize;
@@ -37,14 +41,29 @@ pub(crate) fn parse_policy_name(name: &str) -> Result<String, UnknownPolicy> {
     policy(name).map(|entry| entry.name.to_owned())
 }
 
-/// Returns the options of a policy, with the scenario's coefficients for `igniter`.
+/// Returns the policy that the scenario names, or the default.
+pub(super) fn default_policy(scenario: &Scenario) -> anyhow::Result<PolicyName> {
+    let name = scenario.context.policy.as_deref();
+    let name = name.unwrap_or(DEFAULT_POLICY).parse();
+    name.context("policy of the scenario")
+}
+
+/// Returns the discipline that the scenario names, or the default.
+pub(super) fn default_discipline(scenario: &Scenario) -> Discipline {
+    scenario.context.discipline.unwrap_or_default()
+}
+
+/// Returns the options of a policy, or without any those of the scenario, with the scenario's coefficients for `igniter`.
 pub(super) fn planning_options(
     scenario: &Scenario,
     options: &PolicyOptionArgs,
 ) -> anyhow::Result<PlanningOptions> {
     let coefficients = scenario.igniter_coefficients.as_deref();
     Ok(PlanningOptions {
-        policy: options.options(),
+        policy: options
+            .given()
+            .or(scenario.context.options)
+            .unwrap_or_default(),
         igniter_coefficients: coefficients
             .map(IgniterCoefficients::from_csv)
             .transpose()
@@ -107,6 +126,8 @@ pub(super) fn cluster_search(
 pub(super) struct PlanningOutcome {
     /// The cluster with the plan for it.
     pub(super) cluster: SmallestCluster,
+    /// The replicas that stay beside those of the plan.
+    pub(super) kept: Vec<ReplicaSpec>,
     /// The time that the policy took, in milliseconds.
     pub(super) solve_ms: f64,
     /// The explanation of each model, if requested; else empty.
@@ -126,47 +147,77 @@ pub(super) fn place(
     discipline: Discipline,
     min_devices: Option<usize>,
 ) -> anyhow::Result<PlanningOutcome> {
-    let problem = Problem {
-        discipline,
-        ..scenario.problem_at_start()
-    };
     let options = planning_options(scenario, options)?;
     let entry = name.entry()?;
-    let mut budget = Budget::unlimited();
+    let input = scenario.planning_input(entry.name.to_owned(), options.policy, discipline);
     let failed = || format!("policy {}", entry.name);
     let start = Instant::now();
     let cluster = match min_devices {
-        None => {
-            let placed = entry.place_with(&problem, &options, &mut budget);
-            SmallestCluster {
-                plan: placed.with_context(failed)?,
-                problem,
-                exhaustive: true,
-            }
-        }
-        Some(limit) => {
-            let spinner = output::spinner();
-            let mut show_progress = |counts: &[usize]| {
-                let devices: usize = counts.iter().sum();
-                spinner.set_message(format!("planning with {} on {devices} devices", entry.name));
-            };
-            let found = smallest_cluster(
-                entry,
-                &problem,
-                limit,
-                &options,
-                &mut budget,
-                &mut show_progress,
-            );
-            spinner.finish_and_clear();
-            found.with_context(failed)?
-        }
-    };
+        None => place_on_all(scenario, &input, &options).with_context(failed),
+        Some(limit) => place_on_few(entry, &input.problem, &options, limit).with_context(failed),
+    }?;
+    let solve_ms = start.elapsed().as_secs_f64() * 1e3;
+    let kept = input.kept(&cluster.plan).into_iter().cloned();
     Ok(PlanningOutcome {
+        kept: kept.collect(),
         cluster,
-        solve_ms: start.elapsed().as_secs_f64() * 1e3,
+        solve_ms,
         explanations: Vec::new(),
     })
+}
+
+/// Plans for all devices as the gateway does. As there, another policy is in the place of one that makes no plan, if the scenario names that one.
+fn place_on_all(
+    scenario: &Scenario,
+    input: &PlanningInput,
+    options: &PlanningOptions,
+) -> Result<SmallestCluster, PlaceError> {
+    let place = |name: &str, problem: &Problem| {
+        let entry = policy(name).map_err(|e| PlaceError::Solver(e.to_string()))?;
+        entry.place_with(problem, options, &mut Budget::unlimited())
+    };
+    let falls_back = scenario.context.policy.as_ref() == Some(&input.policy);
+    let fallback = if falls_back {
+        FALLBACK_POLICY
+    } else {
+        &input.policy
+    };
+    let (Mixed { mix, plan }, failure) = input.place_or_fall_back(fallback, place)?;
+    if let Some(error) = failure {
+        let name = &input.policy;
+        output::note(format_args!(
+            "note: policy {name} found no plan ({error}), so policy {fallback} made the plan"
+        ));
+    }
+    Ok(SmallestCluster {
+        plan,
+        problem: input.at(mix).problem,
+        exhaustive: true,
+    })
+}
+
+/// Plans for the smallest cluster of at most this many devices.
+fn place_on_few(
+    entry: &PolicyEntry,
+    problem: &Problem,
+    options: &PlanningOptions,
+    limit: usize,
+) -> Result<SmallestCluster, SmallestClusterError> {
+    let spinner = output::spinner();
+    let mut show_progress = |counts: &[usize]| {
+        let devices: usize = counts.iter().sum();
+        spinner.set_message(format!("planning with {} on {devices} devices", entry.name));
+    };
+    let found = smallest_cluster(
+        entry,
+        problem,
+        limit,
+        options,
+        &mut Budget::unlimited(),
+        &mut show_progress,
+    );
+    spinner.finish_and_clear();
+    found
 }
 
 /// The step limit of explanations. A time limit would make equal requests differ.
@@ -181,15 +232,25 @@ pub(super) fn explain(
 ) -> anyhow::Result<Vec<Explanation>> {
     let spinner = output::spinner();
     spinner.set_message("searching for changes that would serve all models");
-    let found = packhorse_placement::explain(
-        name.entry()?,
-        &cluster.problem,
-        &cluster.plan,
-        &planning_options(scenario, options)?,
-        &mut Budget::new(EXPLAIN_STEPS, &|| false),
-    );
+    let planning = planning_options(scenario, options)?;
+    let entry = name.entry()?;
+    let problem = cluster.problem.clone();
+    let discipline = problem.discipline;
+    let input = PlanningInput {
+        problem,
+        ..scenario.planning_input(entry.name.to_owned(), planning.policy, discipline)
+    };
+    let mut failure = None;
+    let found = input.of_models(&cluster.plan, |problem, plan| {
+        let mut budget = Budget::new(EXPLAIN_STEPS, &|| false);
+        let found = packhorse_placement::explain(entry, problem, plan, &planning, &mut budget);
+        found.unwrap_or_else(|error| {
+            failure = Some(error);
+            Vec::new()
+        })
+    });
     spinner.finish_and_clear();
-    Ok(found?)
+    failure.map_or(Ok(found), |error| Err(error.into()))
 }
 
 /// Returns the replicas that a policy plans for a scenario, with the report of the plan.

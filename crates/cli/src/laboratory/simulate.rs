@@ -67,7 +67,7 @@ pub(crate) struct SimulateArgs {
     /// Scenario: devices, models, rates and SLOs
     #[arg(long, value_name = "FILE")]
     scenario: PathBuf,
-    /// Placement policy; may be repeated [default: goodput]
+    /// Placement policy; may be repeated [default: that of the scenario, else goodput]
     #[arg(long, value_name = "POLICY")]
     policy: Vec<PolicyName>,
     #[command(flatten)]
@@ -76,8 +76,8 @@ pub(crate) struct SimulateArgs {
     /// the policy makes the later ones
     #[arg(long, value_name = "FILE")]
     plan: Option<PathBuf>,
-    /// Dispatch discipline; may be repeated
-    #[arg(long, value_name = "DISCIPLINE", default_value = "deadline")]
+    /// Dispatch discipline; may be repeated [default: that of the scenario, else deadline]
+    #[arg(long, value_name = "DISCIPLINE")]
     discipline: Vec<Discipline>,
     /// Seed of all randomness; may be repeated
     #[arg(long, value_name = "N", default_value = "1")]
@@ -164,9 +164,14 @@ impl SimulateArgs {
     /// Returns every combination of a plan and a discipline.
     fn trials(&self, scenario: &Scenario) -> anyhow::Result<Vec<Trial>> {
         let policies = if self.policy.is_empty() {
-            vec![packhorse_placement::DEFAULT_POLICY.parse::<PolicyName>()?]
+            vec![scenario::default_policy(scenario)?]
         } else {
             self.policy.clone()
+        };
+        let disciplines = if self.discipline.is_empty() {
+            vec![scenario::default_discipline(scenario)]
+        } else {
+            self.discipline.clone()
         };
         let mut trials = Vec::new();
         if let Some(path) = &self.plan {
@@ -179,7 +184,7 @@ impl SimulateArgs {
             let [policy] = policies.as_slice() else {
                 bail!("--policy: expected one policy beside --plan");
             };
-            trials.extend(self.discipline.iter().map(|discipline| Trial {
+            trials.extend(disciplines.iter().map(|discipline| Trial {
                 policy: policy.clone(),
                 plan: report.clone(),
                 replicas: replicas.clone(),
@@ -188,7 +193,7 @@ impl SimulateArgs {
             return Ok(trials);
         }
         for policy in &policies {
-            for &discipline in &self.discipline {
+            for &discipline in &disciplines {
                 let (replicas, plan) = scenario::plan(scenario, policy, &self.options, discipline)?;
                 trials.push(Trial {
                     policy: policy.clone(),

@@ -69,6 +69,16 @@ async fn the_live_plan_keeps_the_contract() {
 }
 
 #[tokio::test]
+async fn the_exported_scenario_is_printed_as_it_is() {
+    let gateway = Gateway::start().await;
+    let scenario = "name = \"live\"\ndevices = []\nmodels = []\n";
+    let answer = ResponseTemplate::new(200).set_body_raw(scenario, "application/toml");
+    let route = admin("GET", "/v1/plan/scenario");
+    route.respond_with(answer).mount(&gateway.server).await;
+    assert_eq!(gateway.run(&["plan", "export"]).text(), scenario);
+}
+
+#[tokio::test]
 async fn people_see_devices_expectations_and_why_a_model_is_unserved() {
     let gateway = Gateway::start().await;
     gateway.answers("GET", "/v1/plan", 200, plan()).await;

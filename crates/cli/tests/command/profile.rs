@@ -137,3 +137,42 @@ async fn measured_pairs_are_brought_to_a_gateway_and_back() {
     );
     gateway.server.verify().await;
 }
+
+#[tokio::test]
+async fn learned_times_are_shown_beside_those_of_the_profile() {
+    let gateway = Gateway::start().await;
+    let time = |batch_size: u32, learned| {
+        json!({
+            "model": "m", "version": 1, "device_kind": "T4", "batch_size": batch_size, "profile_ms": 18.0,
+            "source": "measured", "learned": learned,
+        })
+    };
+    let learned = json!({
+        "latency_ms": 27.0, "alone_ms": 18.5, "batches": 1200, "age_s": 4.4, "contradicts_profile": true,
+    });
+    let times = json!([time(1, json!(null)), time(8, learned)]);
+    admin("GET", "/v1/profiles/learned")
+        .and(query_param("model", "m"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(&times))
+        .mount(&gateway.server)
+        .await;
+    let show = ["profile", "show", "m", "--learned"];
+    let ran = gateway.run(&show);
+    let lines = ran.text().lines().skip(1);
+    let lines: Vec<Vec<&str>> = lines
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            vec!["m", "T4", "1", "18.00", "-", "-", "-", "-"],
+            vec!["m", "T4", "8", "18.00", "27.00", "18.50", "1200", "4", "!"],
+        ]
+    );
+    assert_eq!(
+        gateway.run(&[&show[..], &["--json"]].concat()).json(),
+        times
+    );
+    let error = gateway.run(&["profile", "show", "--learned"]);
+    assert!(error.error().contains("<MODEL>"), "{}", error.error());
+}

@@ -67,7 +67,7 @@ fn backbone() -> Backbone {
     let members = ["a", "b", "c"].into_iter().zip(1_u8..);
     Backbone {
         members: members
-            .map(|(name, number)| Member {
+            .map(|(name, number)| BackboneMember {
                 model: name.parse().unwrap(),
                 artifact: ArtifactDigest::from_sha256([number; 32]),
                 own: ByteCount::new(u64::from(number) * MIB),

@@ -4,10 +4,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{Device, DeviceKind, IdError, NodeName};
 
-use super::{
-    file::{AutoscaleEntry, DeviceGroup},
-    values::{MAX_DEVICES, S, ScenarioError, duration, field_error},
-};
+use packhorse_scenario::{AutoscaleEntry, DeviceGroup};
+
+use super::values::{MAX_DEVICES, S, ScenarioError, duration, field_error};
 
 /// The devices that an autoscaler adds and removes, each with its node. A run begins with those of the scenario's groups.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use packhorse_cluster::{DemandedModel, ModelIndex, Percent, VariantOf, by_accuracy};
 
-use super::{
-    file::ModelEntry,
-    values::{ScenarioError, field_error},
-};
+use packhorse_control::FamilyDemand;
+use packhorse_scenario::ModelEntry;
+
+use super::values::{ScenarioError, field_error};
 
 /// Models that answer the same requests with different accuracy: a request for any of them goes to the most accurate one that can answer it in
 /// time.
@@ -65,6 +65,29 @@ pub(super) fn parse_families(
             })
         })
         .collect()
+}
+
+/// Returns the families whose rates plans spread over their variants, as far as their models can answer each other's requests in a simulation: they
+/// have the same SLO and payload.
+pub(super) fn families_of(demands: &[FamilyDemand], models: &[DemandedModel]) -> Vec<Family> {
+    let family = |demand: &FamilyDemand| {
+        let variants = demand.variants.iter().flat_map(|variant| {
+            let ids = variant.shares.iter().map(|(id, _)| id);
+            let indices = ids.filter_map(|id| models.iter().position(|model| model.id == *id));
+            indices.map(|index| Variant {
+                model: ModelIndex(index),
+                accuracy: variant.accuracy,
+            })
+        });
+        let variants: Vec<Variant> = variants.collect();
+        let name = demand.name.as_str();
+        let is_family = !variants.is_empty() && check_family(name, &variants, models).is_ok();
+        is_family.then(|| Family {
+            name: name.to_owned(),
+            variants,
+        })
+    };
+    demands.iter().filter_map(family).collect()
 }
 
 /// Checks that the models can answer each other's requests.

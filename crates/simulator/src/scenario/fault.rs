@@ -4,10 +4,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{Device, DeviceIndex, ModelIndex, NodeName, Time};
 
-use super::{
-    file::{FaultEntry, FaultKindEntry},
-    values::{MS, S, ScenarioError, duration, field_error, positive},
-};
+use packhorse_scenario::{FaultEntry, FaultKindEntry};
+
+use super::values::{MS, S, ScenarioError, duration, field_error, positive};
 
 /// A fault that lasts for a time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -146,7 +145,7 @@ pub(super) fn check_added_models(faults: &[Fault], models: usize) -> Result<(), 
     };
     let present = (0..models).take_while(|&model| !is_added(model)).count();
     let late = (present..models).all(is_added);
-    if present > 0 && late {
+    if (present > 0 || models == 0) && late {
         return Ok(());
     }
     field_error(

@@ -4,32 +4,34 @@
 //! A closure returns the text of the files that a scenario names, so that nothing here reads a disk.
 
 mod autoscale;
+mod context;
 mod family;
 mod fault;
-mod file;
-mod links;
-mod pools;
 mod values;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
     ByteCount, Conditions, DemandedModel, Device, DeviceIndex, DeviceKind, DeviceObservation,
-    DevicePool, IdError, ModelId, ModelIndex, NetworkModel, NodeName, Priority, Problem,
-    ProfileTable, Program, RequestsPerSecond, Time, known_cost_per_hour, known_kind,
+    DevicePool, IdError, ModelId, ModelIndex, NetworkModel, NodeName, Problem, ProfileTable,
+    Program, RequestsPerSecond, Time, known_cost_per_hour, known_kind,
 };
 use packhorse_contention::{Interference, PairTable};
+pub use packhorse_scenario::Links;
+use packhorse_scenario::{
+    ArrivalsEntry, DeviceGroup, LearnedEntry, ModelEntry, OrUnknown, Pools, ScenarioFile,
+    SimulationEntry, observations_from_csv,
+};
 
 use crate::{rate::Rate, trace};
 pub use autoscale::Autoscale;
 use autoscale::parse_autoscale;
-use family::parse_families;
+pub use context::PlanningContext;
+use context::{exclude_models, parse_context, parse_device_ids, parse_mib};
 pub use family::{Family, Variant};
+use family::{families_of, parse_families};
 pub use fault::{Fault, FaultKind};
 use fault::{check_added_models, parse_fault};
-use file::{ArrivalsEntry, DeviceGroup, ModelEntry, ScenarioFile, SimulationEntry};
-pub use links::Links;
-use pools::Pools;
 pub use values::ScenarioError;
 use values::{MAX_DEVICES, MS, S, bandwidth, duration, field_error, positive, requests_per_second};
 
@@ -53,6 +55,8 @@ pub struct Scenario {
     pub max_batch_wait: Duration,
     /// The text of the file with the coefficients of `igniter`, if the scenario names one.
     pub igniter_coefficients: Option<String>,
+    /// What plans take into account beside the problem.
+    pub context: PlanningContext,
     /// The settings of the simulation.
     pub simulation: SimulationSettings,
 }
@@ -199,6 +203,9 @@ impl Scenario {
             number += 1;
             !self.is_added_later(ModelIndex(number - 1))
         });
+        let (models, devices) = (problem.models.len(), problem.devices.len());
+        let current = &mut problem.current;
+        current.retain(|replica| replica.model.0 < models && replica.device.0 < devices);
         problem
     }
 
@@ -219,45 +226,51 @@ impl Scenario {
                 problem,
             })
         };
-        let mut devices = parse_devices(&file.devices, file.pool)?;
+        let Some(groups) = &file.devices else {
+            return field_error("devices", "expected at least one device, or an empty list");
+        };
+        let Some(entries) = &file.models else {
+            let problem = format!("expected 1 to {MAX_MODELS} models, or an empty list");
+            return field_error("models", problem);
+        };
+        let mut devices = parse_devices(groups, file.pool)?;
         let autoscale = file.autoscale.as_ref();
         let autoscale = autoscale
-            .map(|entry| parse_autoscale(entry, &file.devices, &mut devices))
+            .map(|entry| parse_autoscale(entry, groups, &mut devices))
             .transpose()?;
         if autoscale.is_some() && file.pool == Pools::Auto {
             let problem =
                 "expected no \"auto\" beside [autoscale]: plans with pools stay during a run";
             return field_error("pool", problem);
         }
-        let mut profiles = load_profiles(&file.profiles, &mut load)?;
-        if file.models.is_empty() || file.models.len() > MAX_MODELS {
-            return field_error(
-                "models",
-                format!(
-                    "expected 1 to {MAX_MODELS} models, not {}",
-                    file.models.len()
-                ),
+        let device_ids = parse_device_ids(groups, &devices)?;
+        let kinds = devices.iter().map(|device| device.kind.clone());
+        let kinds: BTreeMap<_, _> = device_ids.iter().cloned().zip(kinds).collect();
+        let mut profiles = load_profiles(&file, &mut load)?;
+        if entries.len() > MAX_MODELS {
+            let problem = format!(
+                "expected at most {MAX_MODELS} models, not {}",
+                entries.len()
             );
+            return field_error("models", problem);
         }
+        for (i, entry) in entries.iter().enumerate() {
+            take_profile_of(i, entry, &mut profiles)?;
+        }
+        exclude_models(groups, &mut devices, &mut profiles);
         let mut models = Vec::new();
         let mut workloads = Vec::new();
-        for (i, entry) in file.models.iter().enumerate() {
+        for (i, entry) in entries.iter().enumerate() {
             let workload = parse_workload(i, entry, file.simulation.latency_scale)?;
-            take_profile_of(i, entry, &mut profiles)?;
-            models.push(parse_model(
-                i,
-                entry,
-                &devices,
-                &profiles,
-                workload.latency_scale,
-            )?);
+            let scale = workload.latency_scale;
+            models.push(parse_model(i, entry, &devices, &profiles, scale)?);
             workloads.push(workload);
         }
-        let families = parse_families(&file.models, &models)?;
+        let mut families = parse_families(entries, &models)?;
         let ids: Vec<&ModelId> = models.iter().map(|model| &model.id).collect();
         let arrivals = parse_arrivals(&file.simulation.arrivals, &ids, &mut workloads, &mut load)?;
         let simulation = {
-            let names = file.models.iter().map(|entry| entry.name.as_str());
+            let names = entries.iter().map(|entry| entry.name.as_str());
             let slos = models.iter().map(|model| model.slo);
             let rows: Vec<_> = names.zip(slos).collect();
             parse_settings(&file.simulation, arrivals, &devices, &rows)?
@@ -273,8 +286,9 @@ impl Scenario {
             }
         }
         let max_batch_wait = duration("max_batch_wait_ms", file.max_batch_wait_ms, MS)?;
-        let observations = load_measured_pairs(&file, &devices, &profiles, &mut load)?;
-        let problem = Problem {
+        let mut observations = load_measured_pairs(&file, &devices, &profiles, &mut load)?;
+        observations.extend(parse_observations(&file.learned)?);
+        let mut problem = Problem {
             devices,
             models,
             profiles,
@@ -284,6 +298,8 @@ impl Scenario {
             ..Problem::default()
         };
         problem.validate().map_err(ScenarioError::Problem)?;
+        let context = parse_context(&file, device_ids, kinds, &mut problem)?;
+        families.extend(families_of(&context.families, &problem.models));
         let igniter_coefficients = file
             .igniter_coefficients
             .as_deref()
@@ -295,9 +311,10 @@ impl Scenario {
             workloads,
             families,
             autoscale,
-            host_links: parse_host_links(&file.devices)?,
+            host_links: parse_host_links(groups)?,
             max_batch_wait,
             igniter_coefficients,
+            context,
             simulation,
         })
     }
@@ -314,9 +331,17 @@ fn load_measured_pairs(
     for (i, name) in file.measured_pairs.iter().enumerate() {
         let pairs = PairTable::from_csv(&load(name)?)
             .or_else(|e| field_error(format!("measured_pairs[{i}]"), format!("{name}: {e}")))?;
-        observations.extend(pairs.observations(&devices[0].kind, profiles));
+        if let Some(device) = devices.first() {
+            observations.extend(pairs.observations(&device.kind, profiles));
+        }
     }
     Ok(observations)
+}
+
+/// Reads the observations in the scenario itself.
+fn parse_observations(learned: &LearnedEntry) -> Result<Vec<DeviceObservation>, ScenarioError> {
+    let csv = learned.observations.as_deref().unwrap_or_default();
+    observations_from_csv(csv).or_else(|e| field_error("learned.observations", e.to_string()))
 }
 
 fn parse_devices(groups: &[DeviceGroup], pools: Pools) -> Result<Vec<Device>, ScenarioError> {
@@ -330,8 +355,7 @@ fn parse_devices(groups: &[DeviceGroup], pools: Pools) -> Result<Vec<Device>, Sc
             .or_else(|e: IdError| field_error(at("kind"), e.to_string()))?;
         let known = known_kind(&kind);
         let memory = match (group.memory_mib, known) {
-            (Some(mib), _) => ByteCount::try_from_mib_f64(mib)
-                .or_else(|e| field_error(at("memory_mib"), e.to_string()))?,
+            (Some(mib), _) => parse_mib(at("memory_mib"), mib)?,
             (None, Some((memory, _))) => memory,
             (None, None) => {
                 return field_error(
@@ -350,41 +374,47 @@ fn parse_devices(groups: &[DeviceGroup], pools: Pools) -> Result<Vec<Device>, Sc
                 format!("expected at most {MAX_DEVICES} devices in all"),
             );
         }
-        if let Some(cost) = group
-            .cost_per_hour
-            .filter(|cost| !(0.0..=1e9).contains(cost))
-        {
+        if group.node.is_some() && group.gpus_per_node.is_some() {
+            return field_error(at("gpus_per_node"), "expected no number beside a node");
+        }
+        let cost = group.cost_per_hour.map(OrUnknown::known);
+        if let Some(cost) = cost.flatten().filter(|cost| !(0.0..=1e9).contains(cost)) {
             return field_error(
                 at("cost_per_hour"),
                 format!("expected between 0 and 1e9, not {cost}"),
             );
         }
-        let process = ByteCount::try_from_mib_f64(group.process_mib)
-            .or_else(|e| field_error(at("process_mib"), e.to_string()))?;
         let pool = DevicePool {
             host_link_bytes_per_second: parse_host_link(i, group)?,
-            process,
-            own_workers: 0,
+            process: parse_mib(at("process_mib"), group.process_mib)?,
+            own_workers: group.own_workers,
         };
+        let has_pool = group.pool.unwrap_or(pools) == Pools::Auto;
+        let multiprocessors = group.sm_count.map(OrUnknown::known);
         for j in 0..group.count {
-            let node: NodeName = format!("node{}", nodes + j / per_node)
-                .parse()
-                .expect("a letter and digits are a name");
+            let number = nodes + j / per_node;
+            let node = || numbered_node(number);
             devices.push(Device {
                 kind: kind.clone(),
                 memory,
-                multiprocessors: group.sm_count.or(known.map(|known| known.1)),
-                node,
-                cost_per_hour: group.cost_per_hour.or_else(|| known_cost_per_hour(&kind)),
-                pool: (pools == Pools::Auto).then_some(pool),
+                multiprocessors: multiprocessors.unwrap_or(known.map(|known| known.1)),
+                node: group.node.clone().unwrap_or_else(node),
+                cost_per_hour: cost.unwrap_or_else(|| known_cost_per_hour(&kind)),
+                pool: has_pool.then_some(pool),
             });
         }
         nodes += group.count.div_ceil(per_node);
     }
-    if devices.is_empty() {
-        return field_error("devices", "expected at least one device");
+    if devices.is_empty() && !groups.is_empty() {
+        return field_error("devices", "expected at least one device, or an empty list");
     }
     Ok(devices)
+}
+
+/// Returns the name of the node of this number.
+fn numbered_node(number: usize) -> NodeName {
+    let name = format!("node{number}");
+    name.parse().expect("a letter and digits are a name")
 }
 
 /// Reads the bytes per second from the host's memory to each device.
@@ -431,19 +461,25 @@ fn take_profile_of(
 }
 
 fn load_profiles(
-    paths: &[String],
+    file: &ScenarioFile,
     load: &mut dyn FnMut(&str) -> Result<String, ScenarioError>,
 ) -> Result<ProfileTable, ScenarioError> {
     let mut table = ProfileTable::default();
-    for path in paths {
-        let text = load(path)?;
-        let read = ProfileTable::from_csv(&text).map_err(|source| ScenarioError::Profiles {
-            path: path.clone(),
+    let mut add = |path: &str, text: &str| {
+        let read = ProfileTable::from_csv(text).map_err(|source| ScenarioError::Profiles {
+            path: path.to_owned(),
             source,
         })?;
         for (model, kind, profile) in read.iter() {
             table.insert(model.clone(), kind.clone(), profile.clone());
         }
+        Ok(())
+    };
+    for path in &file.profiles {
+        add(path, &load(path)?)?;
+    }
+    if let Some(text) = &file.learned.profiles {
+        add("learned.profiles", text)?;
     }
     Ok(table)
 }
@@ -467,35 +503,37 @@ fn parse_model(
         .filter_map(|profile| profile.whole().last())
         .map(|row| row.batch_size)
         .max();
-    let Some(largest) = largest else {
-        return field_error(
-            at("name"),
-            format!(
-                "{} has no profile on any device of the scenario",
-                entry.name
-            ),
-        );
+    let max = Program::MAX_BATCH_SIZE;
+    let max_batch_size = match (entry.max_batch_size, largest) {
+        (Some(rows), _) if (1..=max).contains(&rows) => rows,
+        (Some(rows), _) => {
+            let problem = format!("expected between 1 and {max}, not {rows}");
+            return field_error(at("max_batch_size"), problem);
+        }
+        (None, Some(largest)) => largest.min(max),
+        (None, None) => {
+            let name = &entry.name;
+            let problem = format!("{name} has no profile on any device of the scenario");
+            return field_error(at("name"), problem);
+        }
     };
     Ok(DemandedModel {
         id,
         rate: requests_per_second(at("rate_rps"), entry.rate_rps)?,
-        need: None,
-        priority: Priority::default(),
+        need: entry.need_rps,
+        priority: entry.priority.unwrap_or_default(),
         slo: duration(
             at("slo_ms"),
             positive(at("slo_ms"), entry.slo_ms, 1e10)?,
             MS,
         )?,
-        max_batch_size: largest.min(Program::MAX_BATCH_SIZE),
+        max_batch_size,
         payload: parse_payload(i, entry.payload_bytes)?,
         load_time: duration(at("load_ms"), entry.load_ms, MS)?,
         latency_scale,
         weights: entry
             .weights_mib
-            .map(|mib| {
-                ByteCount::try_from_mib_f64(mib)
-                    .or_else(|e| field_error(at("weights_mib"), e.to_string()))
-            })
+            .map(|mib| parse_mib(at("weights_mib"), mib))
             .transpose()?,
     })
 }

@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, time::Duration};
 use packhorse_cluster::{
     ArtifactDigest, Datatype, DemandedModel, Device, DeviceId, DeviceReport, Dim, Discipline,
     Generation, Mixed, ModelForecast, ModelId, ModelIndex, ModelSpec, Plan, PlannedReplica,
-    Priority, Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec,
-    RequestsPerSecond, Scheduling, TensorSpec, Time, VariantMix, VariantOf,
+    Problem, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
+    Scheduling, TensorSpec, Time, VariantMix, VariantOf,
 };
 use packhorse_control::{
     Assumptions, Comparison, Config, PlanningInput, Solution, SolveError,
@@ -244,7 +244,7 @@ pub(super) fn model_spec(
         slo: model.slo,
         rate: Some(reachable_rate(scenario, model.rate)),
         rate_mode,
-        priority: Priority::default(),
+        priority: model.priority,
         queue_limit: None,
         variant: variant_of(scenario, &model.id),
     }

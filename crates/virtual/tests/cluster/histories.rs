@@ -39,7 +39,7 @@ const HEALED_PART: f64 = 0.99;
 
 /// A step of a history.
 #[derive(Clone, Debug)]
-enum Step {
+pub(crate) enum Step {
     Wait(u64),
     Register(usize),
     RegisterAll,
@@ -78,7 +78,7 @@ enum Step {
 
 /// The operators that workers report of the models that they measure.
 #[derive(Clone, Copy, Debug)]
-enum Inspection {
+pub(crate) enum Inspection {
     /// None.
     Nothing,
     /// They cannot be read.
@@ -162,13 +162,13 @@ fn model(number: usize) -> String {
 }
 
 /// A cluster that goes through a history.
-struct History {
-    cluster: VirtualCluster,
+pub(crate) struct History {
+    pub(crate) cluster: VirtualCluster,
     backup: Option<packhorse_control::record::StoredCluster>,
 }
 
 impl History {
-    fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let mut cluster = VirtualCluster::new(Settings {
             seed,
             pools: seed % 4 == 3,
@@ -184,7 +184,7 @@ impl History {
     }
 
     #[expect(clippy::too_many_lines, reason = "a line or two for each step")]
-    fn take(&mut self, step: &Step) {
+    pub(crate) fn take(&mut self, step: &Step) {
         let cluster = &mut self.cluster;
         match *step {
             Step::Wait(ms) => cluster.run_for(Duration::from_millis(ms)),
@@ -417,7 +417,7 @@ impl History {
 }
 
 /// Returns the history of a seed, and simpler ones in its place.
-fn steps(seed: u64) -> impl prop::strategy::ValueTree<Value = Vec<Step>> {
+pub(crate) fn steps(seed: u64) -> impl prop::strategy::ValueTree<Value = Vec<Step>> {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let random = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -482,7 +482,7 @@ fn run_seed(seed: u64) -> Result<VirtualCluster, String> {
     clippy::disallowed_methods,
     reason = "the flags of `cargo xtask seeds`"
 )]
-fn number(variable: &str) -> Option<f64> {
+pub(crate) fn number(variable: &str) -> Option<f64> {
     let text = env::var(variable).ok()?;
     Some(text.parse().expect("a number"))
 }

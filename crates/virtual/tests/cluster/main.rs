@@ -6,6 +6,7 @@ mod backbones;
 mod claims;
 mod drains;
 mod estimates;
+mod exports;
 mod families;
 mod histories;
 mod leases;

@@ -1,10 +1,10 @@
 //! Plans: judged, rolled out with new replicas before old ones are broken, and planned around what does not start.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::{
-    Discipline, DroppedRewriting, ModelId, ModelState, NodeName, ReplicaId, Scheduling, Time,
-    Verification,
+    Discipline, DroppedRewriting, ModelId, ModelState, NodeName, ProfileTable, ReplicaId,
+    Scheduling, Time, Verification,
 };
 use packhorse_control::{
     Command, DeviceNotice, Drift, Finding, ModelSpecChange, Notice, PlanNotice, Problem, Severity,
@@ -422,4 +422,51 @@ fn a_replaced_plan_keeps_what_was_observed_while_it_was_current() {
     assert!(stored.seconds >= outcome.seconds, "{stored:?}");
     assert!((stored.observed / stored.arrived - 0.75).abs() < 0.01);
     assert!(cluster.controller().plan_outcome().seconds < stored.seconds);
+}
+
+#[test]
+fn batches_that_are_slower_than_profiled_are_learned_and_found() {
+    let mut cluster = VirtualCluster::new(Settings::default());
+    cluster.add_node("n0", "T4", 1, 4000);
+    cluster.register("m:1", 50.0);
+    let id: ModelId = "m:1".parse().unwrap();
+    // What was measured was twice as fast as what serves.
+    let rows = "m:1,T4,1,,12,,700,,,50\nm:1,T4,16,,42,,1000,,,50\n";
+    let csv = format!("{}\n{rows}", ProfileTable::CSV_HEADER);
+    let compute = ProfileTable::from_csv(&csv).unwrap();
+    cluster.node("n0").behaviour.compute = Arc::new(compute);
+    cluster.run_until("the model serves", Duration::from_mins(1), |c| {
+        !c.serving("m:1").is_empty()
+    });
+    let found = |c: &VirtualCluster| -> Option<Finding> {
+        let mut findings = c.controller().findings().iter();
+        let found = findings.find(|f| f.problem == Problem::ProfileContradicted);
+        found.cloned()
+    };
+    assert_eq!(found(&cluster), None);
+    cluster.set_clients("m:1", 50.0);
+    cluster.run_until("it is found", Duration::from_mins(1), |c| {
+        found(c).is_some()
+    });
+    let finding = found(&cluster).unwrap();
+    assert_eq!(finding.severity, Severity::Notice);
+    assert!(
+        finding.text.starts_with("batches of model m:1 take "),
+        "{finding:?}"
+    );
+    // It has the device for itself, and its inputs have one size.
+    let cause = finding.cause.unwrap();
+    assert!(cause.starts_with("a slower device"), "{cause}");
+    let times = cluster.controller().batch_times(&id);
+    let contradicts: Vec<_> = times
+        .iter()
+        .filter(|time| time.contradicts_profile())
+        .collect();
+    assert!(!contradicts.is_empty(), "{times:?}");
+    for time in contradicts {
+        let learned = time.learned.unwrap();
+        assert!((1.7..2.3).contains(&learned.ratio), "{learned:?}");
+        assert_eq!(learned.alone, Some(learned.ratio));
+        assert!(learned.age <= Duration::from_secs(5), "{learned:?}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{Extension, Json, extract::State};
+use axum::{Extension, Json, extract::State, http::header, response::IntoResponse};
 use packhorse_api::{
     AuditActor, ChangeAnswer, ErrorBody, GoodputView, PlanDiff, PlanPreview, PlanPreviewRequest,
     PlanSummary, PlanView, PolicyChange, PolicyView,
@@ -12,6 +12,7 @@ use packhorse_control::{
     Command,
     record::{PlanOutcome, Settings},
 };
+use packhorse_scenario::export_toml;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -22,7 +23,7 @@ use super::{
 use crate::{
     api::{
         body::JsonBody,
-        error::{ApiError, Path, Query},
+        error::{ApiError, Path, Query, off_reactor},
     },
     controller::{diff, plan_view},
     store::PlanSummaryRecord,
@@ -100,6 +101,22 @@ pub(super) async fn current(
     let plan = admin.controller.plan().await?;
     plan.map(Json)
         .ok_or_else(|| ApiError::not_found("no plan has been made yet"))
+}
+
+/// Returns what a plan would be made for now, as the TOML of a scenario: devices, models with their rates, profiles, the current plan, and what was
+/// learned. `packhorse plan --scenario` makes the same plan of it.
+#[utoipa::path(
+    get, path = "/v1/plan/scenario", tag = "plans", security(("admin" = [])),
+    responses(
+        (status = 200, description = "The scenario", body = String, content_type = "application/toml"),
+        (status = "default", description = "Any failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn scenario(State(admin): State<Admin>) -> Result<impl IntoResponse, ApiError> {
+    let input = admin.controller.planning_input().await?;
+    let text = off_reactor(move || export_toml("live", &input)).await?;
+    let text = text.map_err(|e| ApiError::internal(&e))?;
+    Ok(([(header::CONTENT_TYPE, "application/toml")], text))
 }
 
 /// Returns stored plans without their replicas and forecasts, the newest first.

@@ -1,12 +1,12 @@
 //! `/v1/profiles`: profiles, recorded kernels and measured pairs.
 
 use axum::{
-    Extension,
+    Extension, Json,
     extract::State,
     http::{StatusCode, header},
     response::IntoResponse,
 };
-use packhorse_api::{AuditActor, ErrorBody};
+use packhorse_api::{AuditActor, BatchTimeView, ErrorBody};
 use packhorse_cluster::{DeviceKind, ModelName, ProfileTable};
 use packhorse_contention::PairTable;
 use serde::Deserialize;
@@ -65,6 +65,16 @@ pub(super) struct KernelFilter {
     model: ModelName,
 }
 
+/// The model whose batch times to return.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct LearnedFilter {
+    /// The model, in all its versions.
+    #[param(value_type = String)]
+    model: ModelName,
+}
+
 /// Returns the GPU kernels that were recorded when a model was measured, as CSV, for one batch of every size. Empty for models
 /// without recorded kernels.
 #[utoipa::path(
@@ -82,6 +92,24 @@ pub(super) async fn kernels(
 ) -> Result<impl IntoResponse, ApiError> {
     let table = admin.store.kernels(&filter.model).await?;
     Ok(csv(off_reactor(move || table.to_csv()).await?))
+}
+
+/// Returns the times of a model's batches by version, kind of device and batch size: in the profile, and as the gateway observed them on its devices
+/// in the last minutes.
+#[utoipa::path(
+    get, path = "/v1/profiles/learned", tag = "profiles", security(("admin" = [])),
+    params(LearnedFilter),
+    responses(
+        (status = 200, body = [BatchTimeView]),
+        (status = 404, description = "The model is not registered", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn learned(
+    State(admin): State<Admin>,
+    Query(filter): Query<LearnedFilter>,
+) -> Result<Json<Vec<BatchTimeView>>, ApiError> {
+    Ok(Json(admin.controller.batch_times(filter.model).await??))
 }
 
 /// Imports profiles from CSV. They replace existing ones of the same model version and device kind. If a line cannot be read,

@@ -2,7 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::support::{agent::Agent, gateway::Gateway};
+use packhorse_placement::Budget;
+use packhorse_simulator::Scenario;
+
+use crate::support::{
+    agent::{Agent, devices},
+    gateway::Gateway,
+};
 
 #[tokio::test]
 async fn plans_are_kept_compared_and_told_apart() {
@@ -52,6 +58,72 @@ async fn plans_are_kept_compared_and_told_apart() {
     gateway.get("/v1/plans/4711").await.error(404);
     gateway.get("/v1/plans/x").await.error(400);
     gateway.get("/v1/plans?limit=0").await.error(400);
+}
+
+/// The replicas of a plan as text: model, device and batch size.
+fn replicas(plan: &Value) -> Vec<String> {
+    let replicas = plan["replicas"].as_array().unwrap().iter();
+    replicas
+        .map(|replica| {
+            let (model, version) = (&replica["model"], &replica["version"]);
+            let (device, batch) = (&replica["device"], &replica["batch_size"]);
+            format!(
+                "{}:{version} on {} by {batch}",
+                model.as_str().unwrap(),
+                device.as_str().unwrap()
+            )
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn the_plan_for_the_exported_scenario_is_the_one_that_the_gateway_would_make() {
+    let gateway = Gateway::start().await;
+    let mut agent = Agent {
+        devices: devices("T4", 350),
+        ..Agent::new("n")
+    };
+    for model in ["a", "b", "c"] {
+        gateway.register(model).await;
+        agent.work_until_ready(&gateway, model).await;
+    }
+    // The node keeps its replicas, and another one takes what they cannot serve.
+    gateway.post("/v1/nodes/n/cordon", &json!({})).await.ok(200);
+    let mut other = Agent::new("o");
+    let change = json!({"rate_rps": 700});
+    gateway.patch("/v1/models/a", &change).await.ok(200);
+    other.work_until_ready(&gateway, "a").await;
+
+    let exported = gateway.get("/v1/plan/scenario").await;
+    assert_eq!(exported.status, 200);
+    let text = String::from_utf8(exported.body).unwrap();
+    let scenario = Scenario::parse(&text, &mut |path| Err(path.to_owned()));
+    let scenario = scenario.unwrap_or_else(|e| panic!("{e}\n{text}"));
+    let context = &scenario.context;
+    let policy = packhorse_placement::policy(context.policy.as_deref().unwrap()).unwrap();
+    let input = scenario.planning_input(
+        policy.name.to_owned(),
+        context.options.unwrap(),
+        context.discipline.unwrap(),
+    );
+    let plan = input.place(|problem| policy.place(problem, &mut Budget::unlimited()));
+    let plan = plan.unwrap().plan;
+    let named = plan.replicas.iter().map(|replica| {
+        let model = &input.problem.models[replica.model.0].id;
+        let device = &input.devices[replica.device.0];
+        format!("{model} on {device} by {}", replica.batch_size)
+    });
+    let kept = input.kept(&plan).into_iter();
+    let kept = kept.map(|spec| format!("{} on {} by {}", spec.model, spec.device, spec.batch_size));
+    let (named, kept): (Vec<String>, Vec<String>) = (named.collect(), kept.collect());
+    assert_eq!((named.is_empty(), kept.len()), (false, 3), "{text}");
+    let mut offline = [named, kept].concat();
+
+    let preview = gateway.post("/v1/plans/preview", &json!({})).await.ok(200);
+    let mut live = replicas(&preview["plan"]);
+    offline.sort_unstable();
+    live.sort_unstable();
+    assert_eq!(offline, live, "{text}");
 }
 
 #[tokio::test]

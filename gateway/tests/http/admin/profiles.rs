@@ -224,3 +224,21 @@ fn pairs(a: &str, b: &str, together_ms: f64, count: usize) -> String {
     let row = format!("{a},{b},8,8,100.0,100.0,{together_ms:?},{together_ms:?},,,18.0,18.0\n");
     header.to_owned() + &row.repeat(count)
 }
+
+#[tokio::test]
+async fn learned_times_stand_beside_those_of_the_profile() {
+    let gateway = Gateway::start().await;
+    gateway.get("/v1/profiles/learned?model=m").await.error(404);
+    gateway.get("/v1/profiles/learned").await.error(400);
+    let mut agent = Agent::new("n");
+    gateway.register("m").await;
+    agent.work_until_ready(&gateway, "m").await;
+    let times = gateway.get("/v1/profiles/learned?model=m").await.ok(200);
+    let expected = |batch_size: u32| {
+        serde_json::json!({
+            "model": "m", "version": 1, "device_kind": "T4", "batch_size": batch_size,
+            "profile_ms": f64::from(2 + 2 * batch_size), "source": "measured", "learned": null,
+        })
+    };
+    assert_eq!(times, serde_json::json!([1, 2, 4, 8].map(expected)));
+}

@@ -46,6 +46,7 @@ POST   /v1/nodes/{node}/drain            401     403    403    404   403   403  
 POST   /v1/nodes/{node}/token            401     403    403    201   403   403  403
 POST   /v1/nodes/{node}/uncordon         401     403    403    404   403   403  403
 GET    /v1/plan                          401     403    404    404   403   403  403
+GET    /v1/plan/scenario                 401     403    200    200   403   403  403
 GET    /v1/plans                         401     403    200    200   403   403  403
 POST   /v1/plans/preview                 401     403    400    400   403   403  403
 GET    /v1/plans/{before}/diff/{after}   401     403    404    404   403   403  403
@@ -55,6 +56,7 @@ PUT    /v1/policy                        401     403    403    400   403   403  
 GET    /v1/profiles                      401     403    200    200   403   403  403
 PUT    /v1/profiles                      401     403    403    400   403   403  403
 GET    /v1/profiles/kernels              401     403    400    400   403   403  403
+GET    /v1/profiles/learned              401     403    400    400   403   403  403
 GET    /v1/profiles/pairs                401     403    400    400   403   403  403
 PUT    /v1/profiles/pairs                401     403    403    400   403   403  403
 PUT    /v1/repository/problems           401     403    403    400   403   403  403

@@ -26,7 +26,8 @@ Examples:
   packhorse plan --scenario thesis.toml --policy usher --plot plan.svg
   packhorse plan --scenario thesis.toml --policy usher --min-devices
   packhorse plan --scenario thesis.toml --policy goodput --explain
-  packhorse plan preview --policy exclusive --add-device H200:2")]
+  packhorse plan preview --policy exclusive --add-device H200:2
+  packhorse plan export > live.toml")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PlanArgs {
     #[command(subcommand)]
@@ -38,11 +39,11 @@ pub(crate) struct PlanArgs {
 /// Options of a plan other than the one in force.
 #[derive(clap::Args)]
 struct PlanRequestArgs {
-    /// Placement policy [default: goodput for a scenario, the configured policy for the live cluster]
+    /// Placement policy [default: that of the scenario, else goodput; the configured policy for the live cluster]
     #[arg(long, value_name = "POLICY", value_parser = parse_policy_name)]
     policy: Option<String>,
-    /// Dispatch discipline that the policy assumes [default: deadline for a scenario, the configured discipline for the live
-    /// cluster]
+    /// Dispatch discipline that the policy assumes [default: that of the scenario, else deadline; the configured discipline for the
+    /// live cluster]
     #[arg(long, value_name = "DISCIPLINE")]
     discipline: Option<Discipline>,
     /// Explain what limits each model that is not fully served, and which changes would suffice
@@ -64,6 +65,15 @@ Examples:
   packhorse plan preview --remove minilm
   packhorse plan preview --explain")]
     Preview(PreviewArgs),
+    /// Print what the live cluster plans with as a scenario, for `packhorse plan --scenario` and `packhorse simulate`
+    #[command(after_help = "\
+The plan for the scenario is the plan that the gateway would make now.
+
+Examples:
+  packhorse plan export > live.toml
+  packhorse plan --scenario live.toml
+  packhorse simulate --scenario live.toml --replan")]
+    Export,
     /// List earlier plans
     #[command(after_help = "Example:\n  packhorse plan history")]
     History,
@@ -111,6 +121,10 @@ impl PlanArgs {
             Some(PlanCommand::Show { generation }) => {
                 let plan = admin.stored_plan(Generation(generation)).await?;
                 view::plan::print_plan(context, &admin, &plan).await
+            }
+            Some(PlanCommand::Export) => {
+                let scenario = admin.plan_scenario().await?;
+                Ok(output::print_bytes(scenario.as_bytes())?)
             }
             Some(PlanCommand::History) => {
                 let plans = admin.plans().await?;

@@ -1,9 +1,9 @@
 //! The links of a scenario.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// The way in which the batches that are sent to one device share its link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Links {
     /// Every batch is transmitted as if it were alone, as the thesis assumes.

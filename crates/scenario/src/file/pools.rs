@@ -1,11 +1,11 @@
 //! The pools of a scenario's devices.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Says if the devices of a scenario may have pools.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Pools {
+pub enum Pools {
     /// Each replica has a worker process of its own.
     #[default]
     Off,
