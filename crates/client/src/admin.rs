@@ -138,14 +138,16 @@ impl AdminClient {
         self.caller.fetch(request).await
     }
 
-    /// Registers a version of a model like [`Self::register_model`], in the place of one of the same name and version if there is one. If the
-    /// gateway refuses it, that one stays as it is.
-    pub async fn replace_model(
+    /// Registers a version of a model as one of many: without its consequences, for which two plans would be made. It may take the place of one of the
+    /// same name and version, which stays as it is if the gateway refuses the new one.
+    pub async fn register_one_of_many(
         &self,
         registration: &ModelRegistration,
-    ) -> Result<Changed<ModelView>, CallError> {
+        replace: bool,
+    ) -> Result<ModelView, CallError> {
         let request = self.registration_request(registration);
-        self.caller.fetch(request.query(&[("replace", true)])).await
+        let request = request.query(&[("consequences", false), ("replace", replace)]);
+        self.caller.fetch(request).await
     }
 
     /// Says what is wrong with the folder of models, in place of what was wrong with it before.

@@ -12,7 +12,7 @@ async fn missed_requests_show_where_their_time_went() {
         "id": 9, "at_ms": 1_795_388_003_313.25, "model": "cat", "version": 2, "outcome": "late", "reason": null,
         "latency_ms": 250.5, "slo_ms": 200.0, "rows": 1,
         "stages_ms": {
-            "receive": 1.0, "batch": 2.0, "queue": 200.0, "network": 3.0, "worker_queue": 4.0, "copy_in": 0.5, "compute": 39.0,
+            "receive": 1.0, "load": 6.5, "batch": 2.0, "queue": 200.0, "network": 3.0, "worker_queue": 4.0, "copy_in": 0.5, "compute": 39.0,
             "copy_out": 1.0,
         },
         "batch": {"id": 3, "rows": 8, "replica": "1-0", "device": "n/gpu0"},
@@ -26,9 +26,17 @@ async fn missed_requests_show_where_their_time_went() {
     let ran = gateway.run(&["requests", "--missed", "--model", "cat", "--json"]);
     assert_eq!(ran.json(), requests);
     let ran = gateway.run(&["requests", "--missed", "--model", "cat"]);
-    for part in ["cat:2", "late", "250.5", "n/gpu0", "39"] {
+    for part in ["cat:2", "late", "250.5", "n/gpu0", "39", "6.5"] {
         assert!(ran.text().contains(part), "{part} is not in {ran:?}");
     }
+    admin("GET", "/v1/requests")
+        .and(query_param("model", "dog"))
+        .and(query_param("version", "3"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(json!([])))
+        .mount(&gateway.server)
+        .await;
+    let ran = gateway.run(&["requests", "--model", "dog:3"]);
+    assert!(ran.text().contains("no requests"), "{ran:?}");
     let ran = gateway.run(&["requests", "--outcome", "slow"]);
     assert!(
         ran.stderr.contains("expected missed, answered, late"),

@@ -67,6 +67,16 @@ pub(super) struct RegistrationMode {
     /// True to check the registration and answer its consequences, without making it. A file at `artifact_path` is read and not stored.
     #[serde(default)]
     dry_run: bool,
+    /// False to answer without the consequences, for which two plans are made: for programs that register many models.
+    #[serde(default = "RegistrationMode::by_default")]
+    #[param(required = false)]
+    consequences: bool,
+}
+
+impl RegistrationMode {
+    fn by_default() -> bool {
+        true
+    }
 }
 
 /// Registers a version of a model. The registration is durable once it is answered; `GET` then returns the state of the model.
@@ -85,9 +95,12 @@ pub(super) struct RegistrationMode {
 pub(super) async fn register(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
-    Query(RegistrationMode { replace, dry_run }): Query<RegistrationMode>,
+    Query(mode): Query<RegistrationMode>,
     JsonBody(registration): JsonBody<ModelRegistration>,
 ) -> Result<Response, ApiError> {
+    let RegistrationMode {
+        replace, dry_run, ..
+    } = mode;
     let (rate, rate_mode) = (registration.rate_rps, registration.rate);
     let priority = registration.priority;
     let (mut spec, path) = parse_registration(registration)?;
@@ -122,7 +135,13 @@ pub(super) async fn register(
         };
         Ok(view??)
     };
-    let answer = consequences::change(&controller, dry_run, vec![command], make).await?;
+    let answer = if mode.consequences || dry_run {
+        consequences::change(&controller, dry_run, vec![command], make).await?
+    } else {
+        let consequences = Consequences::unknown(&"they were not asked for");
+        let view = make.await?;
+        ChangeAnswer::Changed(Changed { view, consequences })
+    };
     let ChangeAnswer::Changed(Changed { view, .. }) = &answer else {
         return Ok(Json(answer).into_response());
     };

@@ -338,8 +338,11 @@ async fn a_long_poll_ends_when_something_else_is_wanted_and_not_before() {
 #[tokio::test]
 async fn a_model_is_measured_once_per_kind_and_one_at_a_time_on_a_device() {
     let gateway = Gateway::start().await;
-    let mut agent = Agent::asked_to_measure(&gateway, &["a", "b"]).await;
-    assert_eq!(agent.wanted.profiles.len(), 1);
+    let mut agent = Agent::asked_to_measure(&gateway, &["a", "b", "c"]).await;
+    // The agent knows the next one.
+    let wanted = agent.wanted.profiles.iter();
+    let wanted: Vec<String> = wanted.map(|of| of.program.model.to_string()).collect();
+    assert_eq!(wanted, ["a:1", "b:1"]);
     let view = gateway.wait_for_state("b", "profiling").await;
     assert_eq!(
         view["reason"],
@@ -363,6 +366,7 @@ async fn a_model_is_measured_once_per_kind_and_one_at_a_time_on_a_device() {
     agent.measures = true;
     agent.work_until_ready(&gateway, "a").await;
     agent.work_until_ready(&gateway, "b").await;
+    agent.work_until_ready(&gateway, "c").await;
     assert_eq!(agent.wanted.profiles, []);
 }
 

@@ -143,6 +143,14 @@ async fn a_registration_names_exactly_the_models_from_which_it_takes_goodput() {
         (planned(&gateway, "a").await, planned(&gateway, "c").await),
         (50.0, left)
     );
+    // Whoever registers many need not wait for them.
+    import_profile(&gateway, "many:1").await;
+    let path = "/v1/models?consequences=false";
+    let many = urgent(&gateway, "many").await;
+    let many = gateway.post(path, &many).await.ok(201);
+    assert_eq!(many["consequences"], Value::Null);
+    assert_eq!(many["consequences_unknown"], "they were not asked for");
+    gateway.delete("/v1/models/many").await;
     // Nobody else loses anything by a second one that comes after all.
     import_profile(&gateway, "d:1").await;
     let mut last = urgent(&gateway, "d").await;

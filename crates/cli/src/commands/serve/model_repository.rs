@@ -161,13 +161,13 @@ impl RepositoryVersion {
             return change(admin, earlier, &wanted, is_newest).await;
         }
         upload(admin, &file).await?;
-        let (view, outcome) = if earlier.is_some() {
-            let view = admin.replace_model(&wanted).await?;
-            (view, "registered again: its file or signature has changed")
+        let view = admin.register_one_of_many(&wanted, earlier.is_some());
+        let view = view.await?;
+        let outcome = if earlier.is_some() {
+            "registered again: its file or signature has changed"
         } else {
-            (admin.register_model(&wanted).await?, "registered")
+            "registered"
         };
-        let view = view.view;
         report(&wanted.name, version, outcome);
         // A new version has what the one before it had.
         complete(&mut wanted, &said, &view);
