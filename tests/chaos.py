@@ -123,7 +123,7 @@ class Chaos:
             # More than one device carries, so that each model has several replicas.
             registration = models.simulated(name, rate_rps=250, slo_ms=SLO_MS)
             self.cluster.admin.register(registration, f"the file of {name}".encode())
-        return dict.fromkeys(LATENCIES_MS, [0.0] * len(DATA))
+        return dict.fromkeys(LATENCIES_MS, [0.0, 0.0])
 
     def start(self, folder: Path) -> Cluster:
         """Starts gateway and agents; these in networks of their own if that can be."""

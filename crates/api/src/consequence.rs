@@ -47,7 +47,28 @@ pub enum ChangeAnswer<T> {
     /// The change is made.
     Changed(Changed<T>),
     /// The consequences of a change that is not made.
-    DryRun(Consequences),
+    DryRun(DryRunAnswer),
+}
+
+/// The answer to a dry run.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub struct DryRunAnswer {
+    /// True: the change is not made.
+    #[schema(required = true)]
+    dry_run: bool,
+    /// The consequences that the change would have.
+    #[serde(flatten)]
+    pub consequences: Consequences,
+}
+
+impl From<Consequences> for DryRunAnswer {
+    fn from(consequences: Consequences) -> Self {
+        let dry_run = true;
+        Self {
+            dry_run,
+            consequences,
+        }
+    }
 }
 
 /// Reads the object once for each part. A derived implementation with flattened fields does not read maps with numbers as keys, such as
@@ -141,8 +162,8 @@ mod tests {
     #[test]
     fn unknown_consequences_are_null_and_have_a_reason() {
         let unknown = Consequences::unknown(&"the planner is busy");
-        let expected = json!({"consequences": null, "consequences_unknown": "the planner is busy"});
-        let answer: ChangeAnswer<()> = ChangeAnswer::DryRun(unknown.clone());
+        let expected = json!({"dry_run": true, "consequences": null, "consequences_unknown": "the planner is busy"});
+        let answer: ChangeAnswer<()> = ChangeAnswer::DryRun(unknown.clone().into());
         assert_eq!(serde_json::to_value(answer).unwrap(), expected);
         assert_eq!(
             serde_json::from_value::<Consequences>(expected).unwrap(),

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 pub use audit::{AuditActor, AuditEntry};
-pub use consequence::{ChangeAnswer, Changed, Consequence, Consequences};
+pub use consequence::{ChangeAnswer, Changed, Consequence, Consequences, DryRunAnswer};
 pub use key::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
     ArtifactView, FamilyGoodput, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration,

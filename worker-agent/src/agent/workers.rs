@@ -192,11 +192,11 @@ impl Workers {
         Ok(pid)
     }
 
-    /// Returns true if a reused worker does the task: a measurement or an inspection, but none on a GPU, whose processes are slower once
-    /// kernels were recorded in them.
+    /// Returns true if a reused worker does the task: an inspection, or a measurement on a CPU. On a GPU a process is slower once kernels
+    /// were recorded in it, and a simulated device measures nothing.
     fn is_reused(&self, task: &Task, device: Option<&Device>) -> bool {
-        let is_on_gpu = device.is_some_and(|device| device.backend == Backend::Cuda);
-        task.has_result() && !is_on_gpu && self.reused.admits(&task.id())
+        let is_on_cpu = device.is_none_or(|device| device.backend == Backend::Cpu);
+        task.has_result() && is_on_cpu && self.reused.admits(&task.id())
     }
 
     /// Gives a task, whose hand-over folder is prepared, to a reused worker, which is started if there is none that takes it.

@@ -7,7 +7,6 @@ mod gpus;
 mod worker_user;
 
 use std::{
-    fs,
     process::{Command, Stdio},
     time::Duration,
 };
@@ -19,10 +18,7 @@ use packhorse_api::agent::ProtocolRange;
 use packhorse_cluster::{ClusterId, ProfileTable, ReplicaState, WantedReplica};
 use packhorse_reconcile::Fence;
 use packhorse_worker_agent::handoff::ProcessIdentity;
-use tokio::{
-    net::TcpStream,
-    time::{sleep, timeout},
-};
+use tokio::{net::TcpStream, time::timeout};
 
 #[tokio::test]
 async fn a_wanted_replica_gets_ready_and_goes_with_everything_of_it_when_it_is_not_wanted() {
@@ -404,39 +400,6 @@ async fn a_measurement_is_made_and_its_result_kept_until_it_is_not_wanted() {
             state.status.as_ref()?.profiles.is_empty().then_some(())
         })
         .await;
-}
-
-#[tokio::test]
-async fn measurements_follow_each_other_in_a_process_that_is_kept_and_ends_with_the_agent() {
-    let (gateway, home) = (FakeGateway::start().await, Home::new());
-    let agent = home.agent(gateway.address, &[]);
-    let of = |model: &str| {
-        let mut wanted = profile();
-        wanted.program.model = model.parse().unwrap();
-        wanted
-    };
-    // Two have no profile, and fail.
-    gateway.want(vec![], vec![of("a:1"), of("b:1"), of("m:1")]);
-    gateway
-        .until("the measurements", |state| {
-            let profiles = &state.status.as_ref()?.profiles;
-            let ended = profiles
-                .iter()
-                .map(|of| (of.csv.is_some(), of.error.is_some()));
-            let ended: Vec<(bool, bool)> = ended.collect();
-            (ended == [(false, true), (false, true), (true, false)]).then_some(())
-        })
-        .await;
-    let log = fs::read_to_string(home.path("agent.log")).unwrap();
-    assert!(log.contains("reused worker started"), "{log}");
-    assert_eq!(home.workers().len(), 1, "it is kept for the next");
-    drop(agent);
-    let ended = async {
-        while !home.workers().is_empty() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(LIMIT, ended).await.unwrap();
 }
 
 #[tokio::test]

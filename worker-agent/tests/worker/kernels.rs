@@ -140,7 +140,7 @@ fn a_batch_that_the_program_does_not_take_is_refused() {
 }
 
 #[test]
-fn the_profile_of_a_cpu_has_no_occupancy_and_says_why() {
+fn the_profile_of_a_cpu_has_no_occupancy() {
     let program = affine();
     let worker = Worker::profile(&ProfileTask {
         execution: execution(program.clone(), torch("Affine")),
@@ -165,7 +165,7 @@ fn the_profile_of_a_cpu_has_no_occupancy_and_says_why() {
         assert_eq!(metrics, (None, None, None));
     }
     let log = fs::read_to_string(worker.handoff().log_path()).unwrap();
-    assert!(log.contains("a CPU runs no kernels"), "{log}");
+    assert!(!log.contains("kernels"), "nothing is recorded: {log}");
     let left = fs::read_dir(worker.handoff().temporary_dir()).unwrap();
     assert_eq!(left.count(), 0, "the trace is gone");
 }

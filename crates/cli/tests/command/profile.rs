@@ -174,5 +174,6 @@ async fn learned_times_are_shown_beside_those_of_the_profile() {
         times
     );
     let error = gateway.run(&["profile", "show", "--learned"]);
-    assert!(error.error().contains("<MODEL>"), "{}", error.error());
+    assert_eq!(error.code, 2);
+    assert!(error.stderr.contains("<MODEL>"), "{error:?}");
 }

@@ -7,18 +7,13 @@ use packhorse_cluster::{
     PlannedReplica, PolicyOptions, PoolPlace, Problem, ProfileTable, Program, ReplicaSpec,
     RequestsPerSecond,
 };
-use packhorse_control::{
-    Backbone, BackboneMember, FamilyDemand, PlanReason, PlanReasons, PlanningInput, VariantDemand,
-};
+use packhorse_control::{Backbone, BackboneMember, FamilyDemand, VariantDemand};
 use packhorse_scenario::{
     BackboneEntry, DeviceGroup, FamilyEntry, Kept, PoolEntry, ReplicaEntry, ScenarioFile,
     ShareEntry, VariantEntry,
 };
 
-use super::{
-    Scenario,
-    values::{MS, ScenarioError, duration, field_error},
-};
+use super::values::{MS, ScenarioError, duration, field_error};
 
 /// What a plan for a scenario takes into account beside the problem. It is empty but for the devices unless the scenario was exported from a
 /// gateway.
@@ -56,40 +51,6 @@ impl PlanningContext {
             &self.devices
         } else {
             &[]
-        }
-    }
-}
-
-impl Scenario {
-    /// Returns the input of a policy at the start of the run, as the control plane of a gateway makes it of its state.
-    pub fn planning_input(
-        &self,
-        policy: String,
-        options: PolicyOptions,
-        discipline: Discipline,
-    ) -> PlanningInput {
-        let problem = Problem {
-            discipline,
-            ..self.problem_at_start()
-        };
-        let context = &self.context;
-        let models = problem.models.iter();
-        let mut rates: BTreeMap<ModelId, RequestsPerSecond> =
-            models.map(|model| (model.id.clone(), model.rate)).collect();
-        rates.extend(context.whole_rates.clone());
-        let devices = context.devices.iter().take(problem.devices.len());
-        PlanningInput {
-            policy,
-            options,
-            reasons: PlanReasons::from(PlanReason::Preview),
-            devices: devices.cloned().collect(),
-            kinds: context.kinds.clone(),
-            rates,
-            families: context.families.clone(),
-            backbones: context.backbones.clone(),
-            pinned: context.pinned.clone(),
-            retained: context.retained.clone(),
-            problem,
         }
     }
 }

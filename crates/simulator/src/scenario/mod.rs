@@ -7,6 +7,7 @@ mod autoscale;
 mod context;
 mod family;
 mod fault;
+mod planning_input;
 mod values;
 
 use std::{collections::BTreeMap, time::Duration};

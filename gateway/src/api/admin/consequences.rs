@@ -27,7 +27,7 @@ pub(super) async fn change<T>(
 ) -> Result<ChangeAnswer<T>, ApiError> {
     let rehearsal = controller.rehearse(commands).await?;
     if dry_run {
-        return Ok(ChangeAnswer::DryRun(rehearsal?.consequences().await));
+        return Ok(ChangeAnswer::DryRun(rehearsal?.consequences().await.into()));
     }
     let view = make.await?;
     let consequences = match rehearsal {
@@ -71,7 +71,7 @@ mod tests {
         let dry = change(controller, true, commands(), carry_out())
             .await
             .unwrap();
-        assert_eq!(dry, ChangeAnswer::DryRun(busy.clone()));
+        assert_eq!(dry, ChangeAnswer::DryRun(busy.clone().into()));
         assert_ne!(controller.policy().await.unwrap().policy, "exclusive");
 
         let made = change(controller, false, commands(), carry_out())
@@ -86,6 +86,9 @@ mod tests {
         let known = change(controller, true, commands(), carry_out())
             .await
             .unwrap();
-        assert_eq!(known, ChangeAnswer::DryRun(Consequences::known(Vec::new())));
+        assert_eq!(
+            known,
+            ChangeAnswer::DryRun(Consequences::known(Vec::new()).into())
+        );
     }
 }

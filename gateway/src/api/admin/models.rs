@@ -7,8 +7,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use packhorse_api::{
-    AuditActor, ChangeAnswer, Changed, Consequences, ErrorBody, ModelChange, ModelRegistration,
-    ModelView, Promotion,
+    AuditActor, ChangeAnswer, Changed, Consequences, DryRunAnswer, ErrorBody, ModelChange,
+    ModelRegistration, ModelView, Promotion,
 };
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Percent, Program,
@@ -85,7 +85,7 @@ impl RegistrationMode {
     params(RegistrationMode),
     request_body = ModelRegistration,
     responses(
-        (status = 200, description = "The consequences of the registration, which a dry run does not make", body = Consequences),
+        (status = 200, description = "The consequences of the registration, which a dry run does not make", body = DryRunAnswer),
         (status = 201, description = "Registered", body = Changed<ModelView>, headers(("location" = String, description = "The path of the model"))),
         (status = 400, description = "A field is out of its limits, or the artifact is not stored", body = ErrorBody),
         (status = 409, description = "The version is already registered, its name is that of a family, or it cannot be a variant of its family", body = ErrorBody),

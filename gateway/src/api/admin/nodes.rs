@@ -8,7 +8,7 @@ use axum::{
     http::StatusCode,
     response::{IntoResponse as _, Response},
 };
-use packhorse_api::{AuditActor, ChangeAnswer, Consequences, ErrorBody, NodeView};
+use packhorse_api::{AuditActor, ChangeAnswer, DryRunAnswer, ErrorBody, NodeView};
 use packhorse_cluster::{NodeName, Scheduling};
 use packhorse_control::Command;
 use serde::Deserialize;
@@ -123,7 +123,7 @@ pub(super) async fn drain(
     delete, path = "/v1/nodes/{node}", tag = "nodes", security(("admin" = [])),
     params(("node" = String, Path, description = "The node's name"), Rehearsed),
     responses(
-        (status = 200, description = "The consequences of the removal, which a dry run does not make", body = Consequences),
+        (status = 200, description = "The consequences of the removal, which a dry run does not make", body = DryRunAnswer),
         (status = 204, description = "Removed"),
         (status = 404, description = "No node has this name", body = ErrorBody),
         (status = 409, description = "The node's agent holds the lease", body = ErrorBody),
@@ -140,7 +140,7 @@ pub(super) async fn remove(
     if dry_run {
         let rehearsal = controller.rehearse(vec![Command::RemoveNode(node)]);
         let consequences = rehearsal.await??.consequences().await;
-        return Ok(Json(consequences).into_response());
+        return Ok(Json(DryRunAnswer::from(consequences)).into_response());
     }
     controller.remove_node(node.clone()).await??;
     let credentials = &admin.credentials;

@@ -179,7 +179,7 @@ async fn a_registration_without_a_profile_has_no_consequences_that_are_known() {
     let dry = gateway.post("/v1/models?dry_run=true", &body).await.ok(200);
     assert_eq!(
         dry,
-        json!({"consequences": null, "consequences_unknown": unknown})
+        json!({"dry_run": true, "consequences": null, "consequences_unknown": unknown})
     );
     let made = gateway.post("/v1/models", &body).await.ok(201);
     assert_eq!(made["consequences"], Value::Null);
@@ -204,7 +204,11 @@ async fn a_change_of_a_model_names_those_from_which_it_takes_goodput() {
         json!({}),
     ] {
         let dry = gateway.patch(path, &harmless).await.ok(200);
-        assert_eq!(dry, json!({"consequences": []}), "{harmless}");
+        assert_eq!(
+            dry,
+            json!({"dry_run": true, "consequences": []}),
+            "{harmless}"
+        );
     }
     assert_eq!(cluster(&gateway).await, before);
     let made = gateway.patch("/v1/models/c", &more).await.ok(200);
@@ -217,7 +221,7 @@ async fn a_model_that_asks_for_less_loses_nothing_and_one_that_cannot_be_in_time
     let (gateway, _agent) = serving("goodput", 1, &["a"]).await;
     let path = "/v1/models/a?dry_run=true";
     let less = gateway.patch(path, &json!({"rate_rps": 5})).await.ok(200);
-    assert_eq!(less, json!({"consequences": []}));
+    assert_eq!(less, json!({"dry_run": true, "consequences": []}));
     let hasty = gateway.patch(path, &json!({"slo_ms": 1})).await.ok(200);
     assert_eq!(losers(&hasty), ["a"], "{hasty}");
 }
@@ -281,7 +285,7 @@ async fn the_removal_of_a_lost_node_takes_nothing_and_a_dry_run_keeps_it() {
     Agent::new("n").lease(&gateway).await;
     gateway.wait_for_node("n", "lost").await;
     let dry = gateway.delete("/v1/nodes/n?dry_run=true").await.ok(200);
-    assert_eq!(dry, json!({"consequences": []}));
+    assert_eq!(dry, json!({"dry_run": true, "consequences": []}));
     gateway.wait_for_node("n", "lost").await;
     assert_eq!(gateway.delete("/v1/nodes/n").await.status, 204);
     gateway.delete("/v1/nodes/n?dry_run=true").await.error(404);
@@ -297,7 +301,7 @@ async fn a_change_of_the_policy_names_the_models_that_it_leaves_out() {
     assert_eq!(losers(&dry).len(), 1, "{dry}");
     assert_eq!(dry["consequences"][0]["after_rps"], 0.0);
     let same = gateway.put(path, &json!({"policy": "goodput"})).await;
-    assert_eq!(same.ok(200), json!({"consequences": []}));
+    assert_eq!(same.ok(200), json!({"dry_run": true, "consequences": []}));
     assert_eq!(cluster(&gateway).await, before);
     let made = gateway.put("/v1/policy", &change).await.ok(200);
     assert_eq!(made["policy"], "exclusive");

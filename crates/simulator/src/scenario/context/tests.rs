@@ -1,5 +1,7 @@
 use super::*;
 
+use crate::Scenario;
+
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, &mut |path| Err(format!("no file {path}")))
 }
