@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 28ff141330b16237c86a388014c783db189bbc3fd16d1ac925fff6e81b297898) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 3dcb0eb57aa6a38792c37076e1f6fa38c2a281fca2b110c19b7cb7e8e358e3c7) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -231,11 +231,11 @@ export interface components {
             rate_rps: number;
         };
         /** @description The answer to a change that may be a dry run. */
-        ChangeAnswer_ModelView: components["schemas"]["Changed_ModelView"] | components["schemas"]["Consequences"];
+        ChangeAnswer_ModelView: components["schemas"]["Changed_ModelView"] | components["schemas"]["DryRunAnswer"];
         /** @description The answer to a change that may be a dry run. */
-        ChangeAnswer_NodeView: components["schemas"]["Changed_NodeView"] | components["schemas"]["Consequences"];
+        ChangeAnswer_NodeView: components["schemas"]["Changed_NodeView"] | components["schemas"]["DryRunAnswer"];
         /** @description The answer to a change that may be a dry run. */
-        ChangeAnswer_PolicyView: components["schemas"]["Changed_PolicyView"] | components["schemas"]["Consequences"];
+        ChangeAnswer_PolicyView: components["schemas"]["Changed_PolicyView"] | components["schemas"]["DryRunAnswer"];
         /** @description What an admin has changed, with the consequences of the change. */
         Changed_ModelView: {
             /**
@@ -469,6 +469,11 @@ export interface components {
             reason: string;
             /** @description The rewriting, such as `oneDNN's aten::avg_pool2d`. */
             rewriting: string;
+        };
+        /** @description The answer to a dry run. */
+        DryRunAnswer: components["schemas"]["Consequences"] & {
+            /** @description True: the change is not made. */
+            dry_run: boolean;
         };
         /** @description The number of events and their total duration. */
         DurationStatistics: {
