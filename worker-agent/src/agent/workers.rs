@@ -211,14 +211,12 @@ impl Workers {
         user.let_read(&handoff.task_path())
             .map_err(StartError::Folder)?;
         let name = device.map_or(subcommand, |device| &device.name).to_owned();
-        let given = match self.reused.give(&name, &task.id(), handoff.dir()) {
-            Some(given) => given,
-            None => {
-                self.start_reused(subcommand, &name, device)?;
-                let given = self.reused.give(&name, &task.id(), handoff.dir());
-                given.ok_or(StartError::TakesNoTask)?
-            }
-        };
+        let mut given = self.reused.give(&name, &task.id(), handoff.dir());
+        if given.is_none() {
+            self.start_reused(subcommand, &name, device)?;
+            given = self.reused.give(&name, &task.id(), handoff.dir());
+        }
+        let given = given.ok_or(StartError::TakesNoTask)?;
         let running = RunningWorker {
             pid: given.pid(),
             device: device.map(|device| device.name.clone()),
@@ -565,15 +563,13 @@ impl Workers {
     /// Tells a worker to finish its batches and end.
     pub(super) fn terminate(&mut self, id: &TaskId) {
         let running = &self.running[id];
-        match (running.pool_device(), id) {
-            (Some(device), TaskId::Replica(replica)) => self.pools.end(device, *replica),
-            _ => {
-                if let ProcessOf::Successive(name) = &running.process {
-                    self.reused.close(name);
-                }
-                running.signaller.terminate();
-            }
+        if let (Some(device), TaskId::Replica(replica)) = (running.pool_device(), id) {
+            return self.pools.end(device, *replica);
         }
+        if let ProcessOf::Successive(name) = &running.process {
+            self.reused.close(name);
+        }
+        running.signaller.terminate();
     }
 
     /// Kills a worker, that of a pool with all its members. An MPS client is detached from the server first.
