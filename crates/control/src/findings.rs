@@ -6,7 +6,7 @@ use packhorse_cluster::{DeviceId, ModelId, PoolPlace, ReplicaState, Scheduling, 
 
 use crate::{
     finding::{Finding, Problem, RepositoryProblem, Severity, Subject},
-    learned_times::ContradictionCause,
+    learned_times::{ContradictionCause, sightings},
     planning::Planning,
     state::State,
 };
@@ -134,8 +134,11 @@ fn of_pools(state: &State, all: &mut Vec<Finding>) {
 
 /// Finds the models whose batches take another time than their profiles say. Of several batch sizes the one counts that is furthest away.
 fn of_profiles(now: Time, state: &State, all: &mut Vec<Finding>) {
-    for (id, model) in state.models.iter() {
-        let times = state.batch_times(now, id).into_iter();
+    for (id, sightings) in sightings(state.observer.observations()) {
+        let Some(model) = state.models.get(id) else {
+            continue;
+        };
+        let times = state.batch_times(now, id, &sightings).into_iter();
         let contradictions = times.filter_map(|time| {
             let cause = time.contradiction_cause(&model.program)?;
             Some((time.learned?.ratio, time, cause))

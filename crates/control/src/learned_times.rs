@@ -79,7 +79,7 @@ impl Work {
     }
 }
 
-/// What was observed of one batch size.
+/// The observations of one batch size.
 #[derive(Clone, Copy, Default)]
 struct Observed {
     batches: u64,
@@ -88,12 +88,54 @@ struct Observed {
     alone: Work,
 }
 
+/// An observed replica.
+#[derive(Clone, Copy)]
+pub(crate) struct Sighting<'a> {
+    at: Time,
+    kind: &'a DeviceKind,
+    replica: &'a ReplicaObservation,
+    /// True if no other replica was active on the device.
+    is_alone: bool,
+}
+
+/// Returns the observed replicas by model, as far as they say something about it. They are looked for once for all models: a device may have a
+/// thousand.
+pub(crate) fn sightings<'a>(
+    observations: impl Iterator<Item = (Time, &'a DeviceObservation)>,
+) -> BTreeMap<&'a ModelId, Vec<Sighting<'a>>> {
+    let mut all: BTreeMap<&ModelId, Vec<Sighting<'_>>> = BTreeMap::new();
+    for (at, device) in observations {
+        let is_active = |replica: &&ReplicaObservation| replica.busy > NEIGHBOUR_BUSY;
+        let active = device.replicas.iter().filter(is_active).count();
+        for replica in &device.replicas {
+            let is_plausible = replica.batches > 0
+                && replica.mean_rows >= 1.0
+                && replica.slowdown.is_finite()
+                && replica.slowdown > 0.0;
+            if is_plausible {
+                all.entry(&replica.model).or_default().push(Sighting {
+                    at,
+                    kind: &device.kind,
+                    replica,
+                    is_alone: active == usize::from(is_active(&replica)),
+                });
+            }
+        }
+    }
+    all
+}
+
 impl State {
     /// Returns the times of a model's batches on every kind of device for which it has a profile, by kind and batch size.
-    pub(crate) fn batch_times(&self, now: Time, model: &ModelId) -> Vec<BatchTime> {
+    pub(crate) fn batch_times(
+        &self,
+        now: Time,
+        model: &ModelId,
+        sightings: &[Sighting<'_>],
+    ) -> Vec<BatchTime> {
         let mut times = Vec::new();
         for (kind, profile) in self.profiles.of_model(model) {
-            let observed = observe(model, kind, profile, self.observer.observations());
+            let observed = observe(kind, profile, sightings);
             times.extend(profile.whole().iter().map(|row| BatchTime {
                 kind: kind.clone(),
                 batch_size: row.batch_size,
@@ -113,12 +155,11 @@ impl State {
     }
 }
 
-/// Sums the observations of a model on a kind of device, each for the measured batch size that is nearest to its mean number of rows.
-fn observe<'a>(
-    model: &ModelId,
+/// Sums the sightings of a model on a kind of device, each for the measured batch size that is nearest to its mean number of rows.
+fn observe(
     kind: &DeviceKind,
     profile: &Profile,
-    observations: impl Iterator<Item = (Time, &'a DeviceObservation)>,
+    sightings: &[Sighting<'_>],
 ) -> BTreeMap<u32, Observed> {
     let distance = |size: u32, rows: f64| (f64::from(size) / rows).ln().abs();
     let nearest = |rows: f64| {
@@ -126,28 +167,17 @@ fn observe<'a>(
         sizes.min_by(|a, b| distance(*a, rows).total_cmp(&distance(*b, rows)))
     };
     let mut observed: BTreeMap<u32, Observed> = BTreeMap::new();
-    for (at, device) in observations.filter(|(_, device)| device.kind == *kind) {
-        for (place, replica) in device.replicas.iter().enumerate() {
-            let is_plausible = replica.batches > 0
-                && replica.mean_rows >= 1.0
-                && replica.slowdown.is_finite()
-                && replica.slowdown > 0.0;
-            if replica.model != *model || !is_plausible {
-                continue;
-            }
-            let Some(size) = nearest(replica.mean_rows) else {
-                continue;
-            };
-            let others = device.replicas.iter().enumerate();
-            let mut others = others.filter(|(other, _)| *other != place);
-            let is_alone = others.all(|(_, other)| other.busy <= NEIGHBOUR_BUSY);
-            let of_size = observed.entry(size).or_default();
-            of_size.batches += replica.batches;
-            of_size.last = of_size.last.max(at);
-            of_size.all.add(replica);
-            if is_alone {
-                of_size.alone.add(replica);
-            }
+    for sighting in sightings.iter().filter(|sighting| sighting.kind == kind) {
+        let replica = sighting.replica;
+        let Some(size) = nearest(replica.mean_rows) else {
+            continue;
+        };
+        let of_size = observed.entry(size).or_default();
+        of_size.batches += replica.batches;
+        of_size.last = of_size.last.max(sighting.at);
+        of_size.all.add(replica);
+        if sighting.is_alone {
+            of_size.alone.add(replica);
         }
     }
     observed

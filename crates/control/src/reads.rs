@@ -14,7 +14,7 @@ use crate::{
     controller::Controller,
     event::LinkState,
     finding::Finding,
-    learned_times::BatchTime,
+    learned_times::{BatchTime, sightings},
     models::Model,
     nodes::Node,
     predictions::PredictedGoodput,
@@ -199,7 +199,9 @@ impl Controller {
 
     /// Returns the times of a model's batches, in its profiles and as they were observed, by kind of device and batch size.
     pub fn batch_times(&self, model: &ModelId) -> Vec<BatchTime> {
-        self.state.batch_times(self.now(), model)
+        let mut all = sightings(self.state.observer.observations());
+        let sightings = all.remove(model).unwrap_or_default();
+        self.state.batch_times(self.now(), model, &sightings)
     }
 
     /// Returns the measured pairs of a kind of device.

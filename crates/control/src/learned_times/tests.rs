@@ -32,8 +32,9 @@ fn observed(periods: &[&[ReplicaObservation]]) -> BTreeMap<u32, Observed> {
         })
         .collect();
     let times = (1_u64..).map(|second| Time::from_nanos(second * 1_000_000_000));
-    let model = "a".parse().unwrap();
-    observe(&model, &kind, &profile(), times.zip(&devices))
+    let model: ModelId = "a".parse().unwrap();
+    let mut all = sightings(times.zip(&devices));
+    observe(&kind, &profile(), &all.remove(&model).unwrap_or_default())
 }
 
 /// The time of a batch of 8 rows with this ratio, and with that of batches without neighbours.
