@@ -22,7 +22,7 @@ pub struct BatchTimeView {
     pub profile_ms: f64,
     /// The source of the profile.
     pub source: ProfileSource,
-    /// What was observed; null if no batch of about this size was.
+    /// The observed time; null if no batch of about this size was observed.
     pub learned: Option<LearnedTimeView>,
 }
 

@@ -635,7 +635,7 @@ fn a_single_run_is_traced() {
     );
 }
 
-/// What `packhorse plan export` prints of a cluster with a cordoned and a drained node.
+/// The output of `packhorse plan export` for a cluster with a cordoned and a drained node.
 const EXPORTED: &str = include_str!("exported.toml");
 
 fn exported() -> (TempDir, PathBuf) {

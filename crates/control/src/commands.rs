@@ -32,15 +32,11 @@ impl Controller {
         request: RequestKey,
         command: Command,
     ) -> Result<bool, CommandError> {
-        let repository = match &command {
-            Command::ReportRepository(problems) => Some(problems.clone()),
-            _ => None,
-        };
-        let stored = self.check(now, command)?;
-        if let Some(problems) = repository {
+        if let Command::ReportRepository(problems) = command {
             self.state.repository_problems = problems;
+            return Ok(false);
         }
-        let Some((write, change)) = stored else {
+        let Some((write, change)) = self.check(now, command)? else {
             return Ok(false);
         };
         self.store(write, Pending::Command(request, change));

@@ -102,7 +102,7 @@ fn find(dry_run: DryRun, budget: Duration) -> Result<Vec<Consequence>, Unknown> 
     Ok(losses(&plan(&before)?, &plan(&after)?))
 }
 
-/// What a plan serves of the requests for a model or family.
+/// The part of the requests for a model or family that a plan serves.
 #[derive(Debug, Default)]
 struct Served {
     rate: f64,

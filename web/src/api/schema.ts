@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 3dcb0eb57aa6a38792c37076e1f6fa38c2a281fca2b110c19b7cb7e8e358e3c7) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 b11bf8f31a037b5ce5c85a375cc78e6c814ae318f633c8f710c40d7cef696083) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -236,7 +236,7 @@ export interface components {
         ChangeAnswer_NodeView: components["schemas"]["Changed_NodeView"] | components["schemas"]["DryRunAnswer"];
         /** @description The answer to a change that may be a dry run. */
         ChangeAnswer_PolicyView: components["schemas"]["Changed_PolicyView"] | components["schemas"]["DryRunAnswer"];
-        /** @description What an admin has changed, with the consequences of the change. */
+        /** @description A model, node or policy that an admin has changed, with the consequences of the change. */
         Changed_ModelView: {
             /**
              * Format: double
@@ -324,7 +324,7 @@ export interface components {
              */
             version: number;
         } & components["schemas"]["Consequences"];
-        /** @description What an admin has changed, with the consequences of the change. */
+        /** @description A model, node or policy that an admin has changed, with the consequences of the change. */
         Changed_NodeView: {
             /** @description The agent's version. */
             agent_version: string;
@@ -340,7 +340,7 @@ export interface components {
             /** @description The node's state. */
             state: components["schemas"]["NodeState"];
         } & components["schemas"]["Consequences"];
-        /** @description What an admin has changed, with the consequences of the change. */
+        /** @description A model, node or policy that an admin has changed, with the consequences of the change. */
         Changed_PolicyView: {
             /** @description The dispatch discipline. */
             discipline: string;

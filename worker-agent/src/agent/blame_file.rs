@@ -3,11 +3,13 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use packhorse_cluster::ModelId;
 use packhorse_service::StateDir;
+
+use crate::mutex::lock;
 
 /// The name of the file in the state folder.
 const FILE: &str = "blamed.json";
@@ -64,7 +66,7 @@ impl BlameFile {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<ModelId, u32>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ends)
     }
 }
 

@@ -16,6 +16,7 @@ mod gateway;
 mod gpus;
 mod log_tail;
 mod mps;
+mod mutex;
 mod node;
 mod pipeline_options;
 mod pools;

@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
 };
 
 use packhorse_cluster::{ModelId, ReplicaId};
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 
 use crate::{
     blame_file::BlameFile,
+    mutex::lock,
     process::{Process, ProcessFailure, Signaller},
     worker_user::WorkerUser,
     worker_watch::exit_cause,
@@ -246,8 +247,4 @@ impl PoolEnd {
             _ => self.cause,
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

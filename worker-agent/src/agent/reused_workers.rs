@@ -10,7 +10,7 @@ use std::{
     io::{self, PipeWriter, Write as _},
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use packhorse_reconcile::{ExitCause, TaskId};
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
+    mutex::lock,
     process::{Process, ProcessFailure, Signaller},
     worker_watch::exit_cause,
 };
@@ -169,8 +170,4 @@ impl GivenTask {
         lock(&self.apart).insert(self.id.clone());
         ExitCause::AfterOthers(Box::new(cause))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

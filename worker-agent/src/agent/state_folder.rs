@@ -222,16 +222,18 @@ impl StateFolder {
 
     /// Prepares the hand-over folder of a device's pool worker for a new process, like [`Self::prepare`].
     pub(super) fn prepare_pool(&self, device: &str) -> io::Result<Handoff> {
-        let pool = self.pool(device);
-        fs::create_dir_all(pool.dir())?;
-        self.prepare_dir(pool.dir())
+        self.prepare_shared(self.pool(device).dir())
     }
 
     /// Prepares the hand-over folder of a reused worker for a new process, like [`Self::prepare`].
     pub(super) fn prepare_reused(&self, name: &str) -> io::Result<Handoff> {
-        let dir = self.root().join(REUSED).join(name);
-        fs::create_dir_all(&dir)?;
-        self.prepare_dir(&dir)
+        self.prepare_shared(&self.root().join(REUSED).join(name))
+    }
+
+    /// Prepares the hand-over folder of a process that does several tasks.
+    fn prepare_shared(&self, dir: &Path) -> io::Result<Handoff> {
+        fs::create_dir_all(dir)?;
+        self.prepare_dir(dir)
     }
 
     /// Returns the folders of the hand-over folders of measurements and inspections.

@@ -58,6 +58,7 @@ struct RunningWorker {
     /// The device; none for an inspection.
     device: Option<String>,
     signaller: Signaller,
+    /// The other tasks of the process.
     process: ProcessOf,
 }
 

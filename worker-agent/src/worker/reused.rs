@@ -6,8 +6,10 @@
 //! process of its own.
 
 use std::{
+    ffi::OsString,
     fs,
     io::{self, BufRead as _},
+    os::unix::ffi::OsStringExt as _,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -50,11 +52,11 @@ pub(crate) fn run(own: &Handoff, confine: bool, task: ResultTask) -> u8 {
         },
         exit_code::FAILED,
     );
-    for folder in io::stdin().lock().lines() {
+    for folder in io::stdin().lock().split(b'\n') {
         let Ok(folder) = folder else {
             return exit_code::DONE;
         };
-        let handoff = Handoff::new(folder);
+        let handoff = Handoff::new(OsString::from_vec(folder));
         let reporter = StatusReporter::of(&handoff);
         *current.lock().unwrap_or_else(PoisonError::into_inner) = Some(reporter.clone());
         if let Err(StartError { reason, permanent }) = task(&handoff, &reporter) {

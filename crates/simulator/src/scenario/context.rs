@@ -15,7 +15,7 @@ use packhorse_scenario::{
 
 use super::values::{MS, ScenarioError, duration, field_error};
 
-/// What a plan for a scenario takes into account beside the problem. It is empty but for the devices unless the scenario was exported from a
+/// The facts that a plan for a scenario takes into account beside the problem. They are empty but for the devices unless the scenario was exported from a
 /// gateway.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PlanningContext {

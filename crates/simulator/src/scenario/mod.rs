@@ -56,7 +56,7 @@ pub struct Scenario {
     pub max_batch_wait: Duration,
     /// The text of the file with the coefficients of `igniter`, if the scenario names one.
     pub igniter_coefficients: Option<String>,
-    /// What plans take into account beside the problem.
+    /// The facts that plans take into account beside the problem.
     pub context: PlanningContext,
     /// The settings of the simulation.
     pub simulation: SimulationSettings,

@@ -47,7 +47,12 @@ fn parse(text: &str) -> Result<Scenario, ScenarioError> {
 }
 
 fn error(text: &str) -> String {
-    let mut error: &dyn std::error::Error = &parse(text).unwrap_err();
+    with_sources(&parse(text).unwrap_err())
+}
+
+/// Returns the text of an error with those of its sources.
+pub(super) fn with_sources(error: &ScenarioError) -> String {
+    let mut error: &dyn std::error::Error = error;
     let mut message = error.to_string();
     while let Some(source) = error.source() {
         error = source;

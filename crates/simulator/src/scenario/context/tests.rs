@@ -1,19 +1,13 @@
 use super::*;
 
-use crate::Scenario;
+use crate::{Scenario, scenario::tests::with_sources};
 
 fn parse(text: &str) -> Result<Scenario, ScenarioError> {
     Scenario::parse(text, &mut |path| Err(format!("no file {path}")))
 }
 
 fn error(text: &str) -> String {
-    let mut error: &dyn std::error::Error = &parse(text).unwrap_err();
-    let mut message = error.to_string();
-    while let Some(source) = error.source() {
-        error = source;
-        message = format!("{message}: {error}");
-    }
-    message
+    with_sources(&parse(text).unwrap_err())
 }
 
 /// The keys of an export, of which each test changes one.
