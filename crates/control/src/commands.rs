@@ -11,6 +11,7 @@ use crate::{
     command::{Command, CommandError, ModelSpecChange, WriteError},
     controller::Controller,
     effect::{Effect, ServeChange, Write},
+    finding::RepositoryProblem,
     keys::RequestKey,
     limits::{MAX_MODELS, MAX_PAIRS, MAX_REPOSITORY_PROBLEMS},
     models::Model,
@@ -33,6 +34,7 @@ impl Controller {
         command: Command,
     ) -> Result<bool, CommandError> {
         if let Command::ReportRepository(problems) = command {
+            check_repository(&problems)?;
             self.state.repository_problems = problems;
             return Ok(false);
         }
@@ -77,18 +79,8 @@ impl Controller {
                 Write::UpdateSettings(settings.clone()),
                 Change::Settings(settings),
             )),
-            Command::ReportRepository(problems) if problems.len() > MAX_REPOSITORY_PROBLEMS => {
-                return Err(CommandError::InvalidField {
-                    field: "problems",
-                    problem: format!(
-                        "{} are over the limit of {MAX_REPOSITORY_PROBLEMS}",
-                        problems.len()
-                    ),
-                });
-            }
-            Command::ReportRepository(_) => None,
-            Command::TakeLease(..) | Command::Report(..) => {
-                unreachable!("agents' commands are executed at once")
+            Command::ReportRepository(..) | Command::TakeLease(..) | Command::Report(..) => {
+                unreachable!("reports are not stored, and executed at once")
             }
         })
     }
@@ -633,4 +625,17 @@ fn refusal(change: &Change, error: WriteError) -> CommandError {
         }
         (_, error) => CommandError::NotStored(error),
     }
+}
+
+fn check_repository(problems: &[RepositoryProblem]) -> Result<(), CommandError> {
+    if problems.len() > MAX_REPOSITORY_PROBLEMS {
+        return Err(CommandError::InvalidField {
+            field: "problems",
+            problem: format!(
+                "{} are over the limit of {MAX_REPOSITORY_PROBLEMS}",
+                problems.len()
+            ),
+        });
+    }
+    Ok(())
 }
