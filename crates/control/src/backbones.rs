@@ -11,14 +11,13 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::Duration,
 };
 
 use packhorse_cluster::{
-    ArtifactDigest, BackboneId, ByteCount, DemandedModel, DeviceId, DeviceIndex, ModelForecast,
-    ModelId, ModelIndex, Plan, PlannedReplica, PoolPlace, Problem, Profile, ProfileRow,
-    ProfileSource, RequestsPerSecond,
+    ArtifactDigest, BackboneId, ByteCount, DemandedModel, DeviceId, DeviceIndex, DeviceKind,
+    ModelForecast, ModelId, ModelIndex, Plan, PlannedReplica, PoolPlace, Problem, Profile,
+    ProfileRow, ProfileSource, RequestsPerSecond,
 };
 
 use crate::{models::Model, state::State};
@@ -174,28 +173,38 @@ pub(crate) struct MergedProblem<'a> {
     /// For each model of the merged problem those of the original that it stands for. The first of several is the slowest.
     members: Vec<Vec<ModelIndex>>,
     /// The backbones of the merged models, by their index.
-    backbones: BTreeMap<usize, &'a Backbone>,
+    backbones: BTreeMap<usize, Backbone>,
 }
 
 impl<'a> MergedProblem<'a> {
     /// Merges the models of a problem; `None` if no two share a backbone.
-    pub(crate) fn new(original: &'a Problem, backbones: &'a [Backbone]) -> Option<Self> {
+    pub(crate) fn new(original: &'a Problem, backbones: &[Backbone]) -> Option<Self> {
         let indices: BTreeMap<&ModelId, ModelIndex> = original
             .models()
             .map(|(index, model)| (&model.id, index))
             .collect();
-        let mut groups: BTreeMap<ModelIndex, (Vec<ModelIndex>, &Backbone)> = BTreeMap::new();
+        let mut groups: BTreeMap<ModelIndex, (Vec<ModelIndex>, Backbone)> = BTreeMap::new();
         for backbone in backbones {
             let found = backbone.models().filter_map(|id| indices.get(id).copied());
-            let mut found: Vec<ModelIndex> = found.collect();
-            let limits = found
-                .iter()
-                .map(|index| original.models[index.0].max_batch_size);
-            let rows = limits.min().unwrap_or(1);
-            found.sort_by_key(|index| Reverse(slowest_time(original, *index, rows)));
-            if found.len() > 1 {
-                let place = *found.iter().min().expect("there are some");
-                groups.insert(place, (found, backbone));
+            for mut members in with_the_same_profiles(original, found) {
+                let limits = members
+                    .iter()
+                    .map(|index| original.models[index.0].max_batch_size);
+                let rows = limits.min().unwrap_or(1);
+                members.sort_by_key(|index| Reverse(slowest_time(original, *index, rows)));
+                let ids: Vec<&ModelId> = members
+                    .iter()
+                    .map(|index| &original.models[index.0].id)
+                    .collect();
+                let of_them = backbone
+                    .members
+                    .iter()
+                    .filter(|member| ids.contains(&&member.model));
+                let backbone = Backbone {
+                    members: of_them.cloned().collect(),
+                };
+                let place = *members.iter().min().expect("there are some");
+                groups.insert(place, (members, backbone));
             }
         }
         if groups.is_empty() {
@@ -217,8 +226,8 @@ impl<'a> MergedProblem<'a> {
         };
         for (index, model) in original.models() {
             if let Some((members, backbone)) = groups.remove(&index) {
-                merged.backbones.insert(merged.members.len(), backbone);
-                merged.add_merged(members, backbone);
+                merged.add_merged(members, &backbone);
+                merged.backbones.insert(merged.members.len() - 1, backbone);
             } else if !grouped.contains(&index) {
                 merged.merged.models.push(model.clone());
                 merged.members.push(vec![index]);
@@ -266,21 +275,10 @@ impl<'a> MergedProblem<'a> {
             .iter()
             .filter(|member| member.model != first.id);
         let more: ByteCount = more.map(|member| member.own).sum();
-        let profiles = &mut self.merged.profiles;
-        let kinds: Vec<_> = self
-            .original
-            .profiles
-            .of_model(&first.id)
-            .map(|(kind, profile)| (kind.clone(), Arc::clone(profile)))
-            .collect();
-        for (kind, profile) in kinds {
-            let is_known =
-                |model: &DemandedModel| self.original.profiles.get(&model.id, &kind).is_some();
-            if all().all(is_known) {
-                profiles.insert(first.id.clone(), kind, with_more_memory(&profile, more));
-            } else {
-                profiles.remove(&first.id, &kind);
-            }
+        for (kind, profile) in self.original.profiles.of_model(&first.id) {
+            let profile = with_more_memory(profile, more);
+            let profiles = &mut self.merged.profiles;
+            profiles.insert(first.id.clone(), kind.clone(), profile);
         }
         self.merged.models.push(model);
         self.members.push(members);
@@ -435,6 +433,25 @@ impl<'a> MergedProblem<'a> {
         }
         expanded.into_values().collect()
     }
+}
+
+/// Divides models into those that can be planned as one: at least two with profiles on the same kinds of device.
+///
+/// A model whose measurement is not done has none. It joins the others with its profile, and they answer until then.
+fn with_the_same_profiles(
+    problem: &Problem,
+    models: impl Iterator<Item = ModelIndex>,
+) -> impl Iterator<Item = Vec<ModelIndex>> {
+    let mut with_kinds: BTreeMap<Vec<&DeviceKind>, Vec<ModelIndex>> = BTreeMap::new();
+    for index in models {
+        let profiles = problem.profiles.of_model(&problem.models[index.0].id);
+        let kinds = profiles.map(|(kind, _)| kind).collect();
+        with_kinds.entry(kinds).or_default().push(index);
+    }
+    let possible = with_kinds
+        .into_iter()
+        .filter(|(kinds, models)| !kinds.is_empty() && models.len() > 1);
+    possible.map(|(_, models)| models)
 }
 
 /// Returns the time of a batch of a model on the kind of device on which it takes longest.

@@ -205,15 +205,61 @@ fn a_backbone_of_which_one_model_is_planned_merges_nothing() {
     assert!(MergedProblem::new(&problem, &[]).is_none());
 }
 
+/// Says which models are planned as one, by the names of the slowest, and the artifacts and the memory of each such group.
+fn merged_models(problem: &Problem) -> Vec<(String, usize)> {
+    let backbones = [backbone()];
+    let merged = MergedProblem::new(problem, &backbones).unwrap();
+    let models = merged.problem().models.iter().zip(&merged.members);
+    models
+        .map(|(model, members)| (model.id.to_string(), members.len()))
+        .collect()
+}
+
 #[test]
-fn a_kind_of_device_on_which_a_model_has_no_profile_is_none_for_all() {
-    let (mut problem, backbones) = (problem(), [backbone()]);
+fn a_model_without_a_profile_takes_nobody_down() {
+    let mut problem = problem();
     problem
         .profiles
-        .remove(&"c".parse().unwrap(), &"T4".parse().unwrap());
+        .remove(&"b".parse().unwrap(), &"T4".parse().unwrap());
+    let apart = [("x:1", 1), ("a:1", 2), ("b:1", 1)].map(|(name, n)| (name.to_owned(), n));
+    assert_eq!(merged_models(&problem), apart);
+    let backbones = [backbone()];
     let merged = MergedProblem::new(&problem, &backbones).unwrap();
-    assert_eq!(
-        merged.problem().profile(ModelIndex(1), DeviceIndex(0)),
-        None
-    );
+    let profile = merged
+        .problem()
+        .profile(ModelIndex(1), DeviceIndex(0))
+        .unwrap();
+    // The head of b, of 2 MiB, is in no worker of the others.
+    let memory = (100 + 4 * 4 + 3) * MIB;
+    assert_eq!(profile.memory(4), Some(ByteCount::new(memory)));
+    let replica = |model, device| PlannedReplica::new(ModelIndex(model), DeviceIndex(device), 4);
+    let none = ModelForecast {
+        goodput: RequestsPerSecond::ZERO,
+        latency: None,
+        shortfall: None,
+    };
+    let plan = merged.expand(Plan {
+        policy: "test",
+        replicas: vec![replica(1, 0)],
+        models: vec![none; 3],
+    });
+    let planned: Vec<usize> = plan.replicas.iter().map(|r| r.model.0).collect();
+    assert_eq!(planned, [1, 3]);
+}
+
+#[test]
+fn models_with_profiles_on_other_kinds_of_device_are_planned_apart() {
+    let mut problem = problem();
+    let profile = problem
+        .profiles
+        .get(&"a".parse().unwrap(), &"T4".parse().unwrap());
+    let profile = profile.unwrap().clone();
+    let v100: DeviceKind = "V100".parse().unwrap();
+    for name in ["a", "c"] {
+        problem
+            .profiles
+            .insert(name.parse().unwrap(), v100.clone(), profile.clone());
+    }
+    let apart = [("x:1", 1), ("a:1", 2), ("b:1", 1)].map(|(name, n)| (name.to_owned(), n));
+    assert_eq!(merged_models(&problem), apart);
 }
