@@ -65,6 +65,7 @@ impl Act {
                     "rate_rps": spec.rate,
                     "rate": spec.rate_mode.as_str(),
                     "priority": spec.priority,
+                    "min_replicas": spec.min_replicas,
                     "queue_limit": spec.queue_limit,
                     "family": spec.family(),
                     "accuracy": spec.variant.as_ref().map(|variant| variant.accuracy),
@@ -154,6 +155,9 @@ fn changes(change: &ModelSpecChange) -> Value {
     }
     if let Some(priority) = change.priority {
         changes["priority"] = json!(priority);
+    }
+    if let Some(replicas) = change.min_replicas {
+        changes["min_replicas"] = json!(replicas);
     }
     if let Some(limit) = change.queue_limit {
         changes["queue_limit"] = json!(limit);

@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeMetric, Datatype, DeviceReport, Dim, Discipline, Generation,
-    ModelId, ModelName, ModelSpec, Padding, Percent, PolicyOptions, Priority, ProfileTable,
-    Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
-    Scheduling, TensorSpec, VariantOf,
+    MinReplicas, ModelId, ModelName, ModelSpec, Padding, Percent, PolicyOptions, Priority,
+    ProfileTable, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec,
+    RequestsPerSecond, Scheduling, TensorSpec, VariantOf,
 };
 use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
 use packhorse_estimator::OperatorGraph;
@@ -49,6 +49,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         rate: RequestsPerSecond::new(12.25).ok(),
         rate_mode: RateMode::Measured,
         priority: Priority::new(8).unwrap(),
+        min_replicas: MinReplicas::default(),
         queue_limit: Some(77),
         variant: Some(variant(81.5)),
     }
@@ -321,6 +322,7 @@ async fn models_change_fail_and_go_with_their_profiles() {
         slo,
         rate,
         rate_mode: RateMode::Min,
+        min_replicas: MinReplicas::default(),
         queue_limit: None,
         variant: Some(variant(83.0)),
         ..spec("m:1", digest(1))
@@ -345,6 +347,7 @@ async fn models_change_fail_and_go_with_their_profiles() {
 
     let heir = ModelSpec {
         priority: Priority::new(9).unwrap(),
+        min_replicas: MinReplicas::new(3).unwrap(),
         ..spec("n:1", digest(1))
     };
     let removed = std::slice::from_ref(&m);

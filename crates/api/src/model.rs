@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
-    ModelName, ModelVersion, Padding, Percent, Priority, RateMode, ReplicaId, ReplicaState,
-    RequestsPerSecond, Residency, Split, Sticky, TensorSpec, Verification, WorkerKind,
+    MinReplicas, ModelName, ModelVersion, Padding, Percent, Priority, RateMode, ReplicaId,
+    ReplicaState, RequestsPerSecond, Residency, Split, Sticky, TensorSpec, Verification,
+    WorkerKind,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -53,6 +54,11 @@ pub struct ModelRegistration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, maximum = 9)]
     pub priority: Option<Priority>,
+    /// The least number of different devices with replicas of the model, 1 to 16; those beyond its rate are placed where memory is left, and on different
+    /// nodes first. If absent, that of the newest version, and 1 for the first one or in place of a registered one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 16)]
+    pub min_replicas: Option<MinReplicas>,
     /// The largest number of requests in the model's queue, 1 to 1000000; further requests are refused. If absent, the gateway's
     /// `--queue-limit` applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -113,7 +119,7 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
     Ok(tensors.into_iter().map(spec).collect())
 }
 
-/// Changes the SLO, reserved rate, rate mode, priority, queue limit, family, accuracy or split of a model. Absent fields stay unchanged.
+/// Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, family, accuracy or split of a model. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {
@@ -136,6 +142,10 @@ pub struct ModelChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, maximum = 9)]
     pub priority: Option<Priority>,
+    /// The least number of different devices with replicas of the model, 1 to 16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, minimum = 1, maximum = 16)]
+    pub min_replicas: Option<MinReplicas>,
     /// The largest number of requests in the model's queue, 1 to 1000000; null restores the gateway's `--queue-limit`.
     #[serde(
         default,
@@ -220,6 +230,10 @@ pub struct ModelView {
     #[serde(default)]
     #[schema(value_type = u32, maximum = 9)]
     pub priority: Priority,
+    /// The least number of different devices with replicas of the model.
+    #[serde(default)]
+    #[schema(value_type = u32, minimum = 1, maximum = 16)]
+    pub min_replicas: MinReplicas,
     /// The measured rate; null before the model's requests were counted.
     #[serde(default)]
     pub measured: Option<MeasuredRateView>,

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactDigest, Dim, ModelId, ModelName, Priority, RequestsPerSecond, Shape, TensorSpec,
-    VariantOf,
+    ArtifactDigest, Dim, MinReplicas, ModelId, ModelName, Priority, RequestsPerSecond, Shape,
+    TensorSpec, VariantOf,
 };
 
 /// The index of a model in a [`Problem`](crate::Problem).
@@ -44,6 +44,8 @@ pub struct ModelSpec {
     pub rate_mode: RateMode,
     /// The priority of what the model needs and reserves over what other models do.
     pub priority: Priority,
+    /// The least number of devices that the model has replicas on, where memory is left.
+    pub min_replicas: MinReplicas,
     /// The largest number of waiting requests; one more is refused. With `None` the gateway's limit for any model holds.
     pub queue_limit: Option<u32>,
     /// The family that the model is a variant of, and its accuracy; none if it is in no family.
@@ -446,6 +448,7 @@ mod tests {
             rate: RequestsPerSecond::new(10.0).ok(),
             rate_mode: RateMode::default(),
             priority: Priority::default(),
+            min_replicas: MinReplicas::default(),
             queue_limit: None,
             variant: None,
         }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
-    ByteCount, Device, DeviceIndex, DeviceObservation, Discipline, ModelId, ModelIndex,
-    PlannedReplica, Priority, Profile, ProfileTable, RequestsPerSecond,
+    ByteCount, Device, DeviceIndex, DeviceObservation, Discipline, MinReplicas, ModelId,
+    ModelIndex, PlannedReplica, Priority, Profile, ProfileTable, RequestsPerSecond,
 };
 
 /// A model with the demand to plan for.
@@ -19,6 +19,8 @@ pub struct DemandedModel {
     pub need: Option<RequestsPerSecond>,
     /// The priority of what the model needs and reserves over what other models do.
     pub priority: Priority,
+    /// The least number of devices that the model has replicas on, where memory is left.
+    pub min_replicas: MinReplicas,
     /// The latency objective (SLO), end to end at the gateway.
     pub slo: Duration,
     /// The largest number of rows in one batch, at least 1.

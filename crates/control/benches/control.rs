@@ -14,10 +14,10 @@ use std::{
 
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, ComputeShare, DeviceId, DeviceIndex, DeviceKind, DeviceReport,
-    Generation, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan, PlannedReplica,
-    Priority, Profile, ProfileRow, ProfileTable, Program, RateMode, Replica, ReplicaId,
-    ReplicaPhase, ReplicaSpec, ReplicaState, ReplicaStatus, RequestsPerSecond, Scheduling, Time,
-    VariantMix, WorkerKind,
+    Generation, MinReplicas, ModelForecast, ModelId, ModelIndex, ModelSpec, NodeName, Plan,
+    PlannedReplica, Priority, Profile, ProfileRow, ProfileTable, Program, RateMode, Replica,
+    ReplicaId, ReplicaPhase, ReplicaSpec, ReplicaState, ReplicaStatus, RequestsPerSecond,
+    Scheduling, Time, VariantMix, WorkerKind,
 };
 use packhorse_control::{
     Assumptions, Command, Config, Controller, Effect, Event, LeaseClaim, LinkState, NodeReport,
@@ -102,6 +102,7 @@ fn spec(number: usize) -> ModelSpec {
         rate: Some(rate(10.0)),
         rate_mode: RateMode::Max,
         priority: Priority::default(),
+        min_replicas: MinReplicas::default(),
         queue_limit: None,
         variant: None,
     }

@@ -257,6 +257,10 @@ impl<'a> MergedProblem<'a> {
                 .map(|model| model.priority)
                 .max()
                 .unwrap_or(first.priority),
+            min_replicas: all()
+                .map(|model| model.min_replicas)
+                .max()
+                .unwrap_or(first.min_replicas),
             slo: all().map(|model| model.slo).min().unwrap_or(first.slo),
             max_batch_size: all()
                 .map(|model| model.max_batch_size)

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use packhorse_cluster::{
-    ArtifactDigest, DeviceKind, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion,
-    NodeName, Percent, Priority, ProfileTable, RateMode, RequestsPerSecond, Scheduling, Split,
-    Sticky,
+    ArtifactDigest, DeviceKind, MinReplicas, ModelId, ModelName, ModelSpec, ModelSpecError,
+    ModelVersion, NodeName, Percent, Priority, ProfileTable, RateMode, RequestsPerSecond,
+    Scheduling, Split, Sticky,
 };
 use packhorse_contention::PairTable;
 
@@ -61,12 +61,22 @@ pub struct ModelSpecChange {
     pub rate_mode: Option<RateMode>,
     /// The priority over other models.
     pub priority: Option<Priority>,
+    /// The least number of devices with replicas.
+    pub min_replicas: Option<MinReplicas>,
     /// The largest number of requests in the queue; none inside restores the gateway's limit.
     pub queue_limit: Option<Option<u32>>,
     /// The family of all versions; none inside takes the model out of its family.
     pub family: Option<Option<ModelName>>,
     /// The accuracy of the version; that of all versions where they come into a family.
     pub accuracy: Option<Percent>,
+}
+
+impl ModelSpecChange {
+    /// Returns true if something changes that belongs to the model's name, and is that of the newest version.
+    pub(crate) fn changes_all_versions(&self) -> bool {
+        let of_rate = self.rate.is_some() || self.rate_mode.is_some();
+        of_rate || self.priority.is_some() || self.min_replicas.is_some()
+    }
 }
 
 /// The change of a model's split.
@@ -143,9 +153,9 @@ pub enum CommandError {
     /// The model of this name does not have this version.
     #[error("model {0} has no version {1}")]
     UnknownVersion(ModelName, ModelVersion),
-    /// The reserved rate and the priority belong to the model's name, and the newest version has them.
+    /// The reserved rate, the priority and the least number of replicas belong to the model's name, and the newest version has them.
     #[error(
-        "rate_rps, rate and priority belong to all versions of model {0} and are those of its newest, version {1}: change them without ?version"
+        "rate_rps, rate, priority and min_replicas belong to all versions of model {0} and are those of its newest, version {1}: change them without ?version"
     )]
     RateOfOlderVersion(ModelName, ModelVersion),
     /// The split was never changed.

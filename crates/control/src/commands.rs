@@ -120,8 +120,7 @@ impl Controller {
         if change.family.is_some() && version.is_some() {
             return Err(CommandError::FamilyOfVersion(name.clone()));
         }
-        let of_name = change.rate.is_some() || change.rate_mode.is_some();
-        if of_name || change.priority.is_some() {
+        if change.changes_all_versions() {
             let newest = self.state.models.find(name, None)?.version;
             if newest != id.version {
                 return Err(CommandError::RateOfOlderVersion(name.clone(), newest));
@@ -133,6 +132,7 @@ impl Controller {
         spec.rate = change.rate.unwrap_or(spec.rate);
         spec.rate_mode = change.rate_mode.unwrap_or(spec.rate_mode);
         spec.priority = change.priority.unwrap_or(spec.priority);
+        spec.min_replicas = change.min_replicas.unwrap_or(spec.min_replicas);
         spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
         spec.variant = changed_variant(model.spec.variant.clone(), change)?;
         spec.validate()?;
@@ -261,8 +261,8 @@ impl Controller {
         Ok((write, Change::Removed(ids, heir)))
     }
 
-    /// Returns the version that becomes the newest one when this one is removed, with what belongs to the model's name: reserved rate, mode and
-    /// priority. `None` if it need not change.
+    /// Returns the version that becomes the newest one when this one is removed, with what belongs to the model's name: reserved rate, mode,
+    /// priority and least number of replicas. `None` if it need not change.
     fn heir(&self, removed: &ModelId) -> Option<ModelSpec> {
         let models = &self.state.models;
         let mut versions = models.versions(&removed.name).rev();
@@ -273,6 +273,7 @@ impl Controller {
             rate: newest.rate,
             rate_mode: newest.rate_mode,
             priority: newest.priority,
+            min_replicas: newest.min_replicas,
             ..ModelSpec::clone(before)
         };
         (heir != **before).then_some(heir)
@@ -423,7 +424,8 @@ impl Controller {
         let id = spec.program.model.clone();
         let demand = |spec: &ModelSpec| {
             let rate = (spec.rate, spec.rate_mode);
-            (spec.slo, rate, spec.priority, spec.variant.clone())
+            let floor = (spec.priority, spec.min_replicas);
+            (spec.slo, rate, floor, spec.variant.clone())
         };
         let demanded = demand(&spec);
         let Some(before) = self.state.models.change(spec) else {

@@ -52,6 +52,8 @@ pub enum Problem {
     ModelNotServed,
     /// A model is served below its rate.
     ModelShort,
+    /// A model has replicas on fewer devices than it asks for.
+    FewerReplicas,
     /// A version was rolled back.
     RolledBack,
     /// A rewriting of a model's program was dropped, because it answered other numbers.
@@ -87,10 +89,11 @@ pub struct RepositoryProblem {
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
+        Self::FewerReplicas,
         Self::RolledBack,
         Self::RewritingDropped,
         Self::ProfileContradicted,
@@ -110,6 +113,7 @@ impl Problem {
             Self::ModelFailed => "model_failed",
             Self::ModelNotServed => "model_not_served",
             Self::ModelShort => "model_short",
+            Self::FewerReplicas => "fewer_replicas",
             Self::RolledBack => "rolled_back",
             Self::RewritingDropped => "rewriting_dropped",
             Self::ProfileContradicted => "profile_contradicted",

@@ -1,6 +1,6 @@
 //! The search for what is wrong in the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{DeviceId, ModelId, PoolPlace, ReplicaState, Scheduling, Time, WorkerKind};
 
@@ -279,6 +279,7 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
         if !state.traffic.is_used(id) {
             continue;
         }
+        all.extend(of_fewer_replicas(state, id));
         let missing = forecast.rate.get() - forecast.goodput.get();
         let shortfall = forecast.shortfall.as_deref();
         if state.rollout.of_model(id).next().is_none() && forecast.rate.get() > 0.0 {
@@ -308,6 +309,26 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
             ));
         }
     }
+}
+
+/// Finds that the plan has replicas of a model on fewer devices than it asks for. Where it has none, that is a finding of its own.
+fn of_fewer_replicas(state: &State, id: &ModelId) -> Option<Finding> {
+    let planned = state.rollout.of_model(id).filter(|one| one.is_planned());
+    let devices: BTreeSet<&DeviceId> = planned.map(|one| &one.spec.device).collect();
+    let (placed, wanted) = (devices.len(), state.models.min_replicas(&id.name).get());
+    if placed == 0 || placed >= wanted {
+        return None;
+    }
+    Some(Finding {
+        severity: Severity::Warning,
+        subject: Subject::Model(id.clone()),
+        problem: Problem::FewerReplicas,
+        text: format!(
+            "model {id} has replicas on {placed} of the {wanted} devices that it asks for"
+        ),
+        cause: Some("no other device is there, or has memory left for one".to_owned()),
+        cure: Some("add a device, or lower its min_replicas".to_owned()),
+    })
 }
 
 /// Returns why the plan has no replica of a model, and the cure; `None` while the model waits for its first measurement, after which it is planned.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ModelId, ModelName, ModelSpec, ModelVersion, Priority, Program, RateMode, RequestsPerSecond,
-    by_accuracy,
+    MinReplicas, ModelId, ModelName, ModelSpec, ModelVersion, Priority, Program, RateMode,
+    RequestsPerSecond, by_accuracy,
 };
 use packhorse_estimator::OperatorGraph;
 
@@ -173,6 +173,12 @@ impl Models {
     pub(crate) fn priority(&self, name: &ModelName) -> Priority {
         let newest = self.newest(name);
         newest.map_or_else(Priority::default, |model| model.spec.priority)
+    }
+
+    /// Returns the least number of devices with replicas of a model's newest version, which all versions have.
+    pub(crate) fn min_replicas(&self, name: &ModelName) -> MinReplicas {
+        let newest = self.newest(name);
+        newest.map_or_else(MinReplicas::default, |model| model.spec.min_replicas)
     }
 
     /// Replaces the specification of a model. Returns the earlier one; `None` if the model was removed meanwhile.

@@ -153,6 +153,7 @@ impl PlanningInput {
                 // Besides weights a file has little.
                 demanded.weights = Some(ByteCount::new(model.artifact_bytes));
                 demanded.priority = state.models.priority(&id.name);
+                demanded.min_replicas = state.models.min_replicas(&id.name);
                 demanded.need = needs.get(&id).map(|need| {
                     let remaining = RequestsPerSecond::new(need.get() - pinned_rate);
                     remaining.unwrap_or(RequestsPerSecond::ZERO)
@@ -206,6 +207,7 @@ fn demanded_model(spec: &ModelSpec, rate: RequestsPerSecond, load_time: Duration
         rate,
         need: None,
         priority: spec.priority,
+        min_replicas: spec.min_replicas,
         slo: spec.slo,
         max_batch_size: spec.program.rows_limit(),
         payload: payload(spec),

@@ -174,7 +174,7 @@ fn worst_served(problem: &Problem, forecasts: &[ModelForecast]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::{DemandedModel, RequestsPerSecond};
+    use packhorse_cluster::{DemandedModel, MinReplicas, RequestsPerSecond};
 
     use super::*;
 
@@ -194,6 +194,7 @@ mod tests {
             rate: RequestsPerSecond::new(100.0).unwrap(),
             need: None,
             priority: Priority::new(priority).unwrap(),
+            min_replicas: MinReplicas::default(),
             slo: Duration::from_millis(100),
             max_batch_size: 1,
             payload: ByteCount::ZERO,

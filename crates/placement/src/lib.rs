@@ -26,6 +26,7 @@ mod herd;
 mod igniter;
 pub mod inss;
 mod milp;
+mod min_replicas;
 mod nexus;
 mod planning_options;
 mod policies;

@@ -133,7 +133,7 @@ pub struct UnknownPolicy {
 /// ```
 /// use std::time::Duration;
 ///
-/// use packhorse_cluster::{ByteCount, DemandedModel, Device, Priority, Problem, ProfileTable, RequestsPerSecond};
+/// use packhorse_cluster::{ByteCount, DemandedModel, Device, MinReplicas, Priority, Problem, ProfileTable, RequestsPerSecond};
 /// use packhorse_placement::{Budget, policy};
 ///
 /// // Batches of 8 rows take 50 ms, so that one device serves 160 requests/s.
@@ -152,6 +152,7 @@ pub struct UnknownPolicy {
 ///         rate: RequestsPerSecond::new(100.0)?,
 ///         need: None,
 ///         priority: Priority::default(),
+///         min_replicas: MinReplicas::default(),
 ///         slo: Duration::from_millis(200),
 ///         max_batch_size: 8,
 ///         payload: ByteCount::new(602_112),

@@ -5,6 +5,7 @@ use packhorse_cluster::{BatchStep, Plan, Problem};
 use crate::{
     Budget, PlaceError, PlanningOptions, Policy, Predictor, batch_step,
     claims::Claims,
+    exclusive, min_replicas,
     pool::{self, PoolUse},
 };
 
@@ -31,7 +32,8 @@ impl PolicyEntry {
     }
 
     /// Plans with the given options. Where models are many and no device has room for two at a time, all are members of the devices' pools, whatever the
-    /// policy, and so they are where some would have no device otherwise. Else the plan keeps what models are measured to need, as far as such a plan is found.
+    /// policy, and so they are where some would have no device otherwise. Else the plan keeps what models are measured to need, as far as such a plan is found, and models get the least number
+    /// of replicas that they ask for, where memory is left.
     ///
     /// # Errors
     /// If the problem is not valid, or the budget does not suffice.
@@ -51,6 +53,12 @@ impl PolicyEntry {
             Some(claims) => claims.place(place)?,
             None => place(problem)?,
         };
+        let alone = self.name == exclusive::NAME;
+        if min_replicas::add(problem, alone, &mut plan.replicas)
+            && let Some(forecasts) = self.policy.forecasts(problem, &plan.replicas)
+        {
+            plan.models = forecasts;
+        }
         for replica in &mut plan.replicas {
             let profile = problem.profile(replica.model, replica.device);
             replica.memory = profile.and_then(|profile| profile.memory(replica.batch_size));

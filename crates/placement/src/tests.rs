@@ -3,8 +3,8 @@
 use std::{fmt::Write as _, time::Duration};
 
 use packhorse_cluster::{
-    ByteCount, ComputeShare, DemandedModel, Device, DeviceIndex, ModelIndex, Plan, PlannedReplica,
-    Priority, Problem, ProfileTable, RequestsPerSecond, Shortfall,
+    ByteCount, ComputeShare, DemandedModel, Device, DeviceIndex, MinReplicas, ModelIndex, Plan,
+    PlannedReplica, Priority, Problem, ProfileTable, RequestsPerSecond, Shortfall,
 };
 
 use crate::{Budget, POLICIES, PlaceError, PlanningOptions, policy};
@@ -73,6 +73,7 @@ pub(crate) fn model(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
         rate: RequestsPerSecond::new(rate).unwrap(),
         need: None,
         priority: Priority::default(),
+        min_replicas: MinReplicas::default(),
         slo: Duration::from_millis(slo_ms),
         max_batch_size: 128,
         payload: ByteCount::new(602_112),

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
-    ByteCount, Conditions, DemandedModel, Device, DeviceId, DeviceKind, ModelId, PlannedReplica,
-    PoolPlace, Priority, ProfileTable, ReplicaSpec, RequestsPerSecond,
+    ByteCount, Conditions, DemandedModel, Device, DeviceId, DeviceKind, MinReplicas, ModelId,
+    PlannedReplica, PoolPlace, Priority, ProfileTable, ReplicaSpec, RequestsPerSecond,
 };
 use packhorse_control::{Backbone, FamilyDemand, PlanningInput};
 
@@ -174,12 +174,13 @@ fn device_group(device: &Device, kind: &DeviceKind, excluded: Vec<ModelId>) -> D
 }
 
 fn model_entry(model: &DemandedModel) -> ModelEntry {
-    let is_default = model.priority == Priority::default();
+    let (priority, min_replicas) = (model.priority, model.min_replicas);
     ModelEntry {
         name: model.id.to_string(),
         rate_rps: model.rate.get(),
         need_rps: model.need,
-        priority: (!is_default).then_some(model.priority),
+        priority: (priority != Priority::default()).then_some(priority),
+        min_replicas: (min_replicas != MinReplicas::default()).then_some(min_replicas),
         slo_ms: millis(model.slo),
         max_batch_size: Some(model.max_batch_size),
         payload_bytes: model.payload.as_u64(),

@@ -81,6 +81,7 @@ impl Task {
             rate_rps: spec.rate,
             rate: spec.rate_mode,
             priority: spec.priority,
+            min_replicas: spec.min_replicas,
             measured: self.measured_rate_view(id),
             predicted: self.predicted_view(id),
             queue_limit: spec.queue_limit,

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::{
-    Generation, ModelId, ModelSpec, Percent, Priority, Program, RequestsPerSecond, VariantOf,
+    Generation, MinReplicas, ModelId, ModelSpec, Percent, Priority, Program, RequestsPerSecond,
+    VariantOf,
 };
 use packhorse_control::record::ModelRecord;
 use packhorse_estimator::OperatorGraph;
@@ -56,7 +57,7 @@ impl Store {
     pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
-             m.priority, m.queue_limit, m.family, m.accuracy_pct, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             m.priority, m.min_replicas, m.queue_limit, m.family, m.accuracy_pct, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
              FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
         .fetch_all(&self.pool)
@@ -64,7 +65,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Replaces the SLO, rate, rate mode, priority, queue limit, family and accuracy of models, all or none.
+    /// Replaces the SLO, rate, rate mode, priority, least number of replicas, queue limit, family and accuracy of models, all or none.
     ///
     /// # Errors
     /// If the database fails.
@@ -138,8 +139,8 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     let program = &spec.program;
     let done = sqlx::query(
         "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
-         queue_limit, family, accuracy_pct, priority, failure, after_plan, created_ms) \
-         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, NULL, COALESCE(MAX(generation), 0), $14 FROM plans",
+         queue_limit, family, accuracy_pct, priority, min_replicas, failure, after_plan, created_ms) \
+         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, NULL, COALESCE(MAX(generation), 0), $15 FROM plans",
     )
     .bind(program.model.name.to_string())
     .bind(i64::from(program.model.version.get()))
@@ -154,6 +155,7 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(spec.family().map(ToString::to_string))
     .bind(accuracy(spec))
     .bind(i64::from(u32::from(spec.priority)))
+    .bind(i64::from(u32::from(spec.min_replicas)))
     .bind(unix_ms())
     .execute(&mut **transaction)
     .await;
@@ -173,8 +175,8 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
 async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), StoreError> {
     let model = &spec.program.model;
     sqlx::query(
-        "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6, priority = $7 \
-         WHERE name = $8 AND version = $9",
+        "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6, priority = $7, \
+         min_replicas = $8 WHERE name = $9 AND version = $10",
     )
     .bind(millis(spec.slo))
     .bind(spec.rate.map(RequestsPerSecond::get))
@@ -183,6 +185,7 @@ async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), S
     .bind(spec.family().map(ToString::to_string))
     .bind(accuracy(spec))
     .bind(i64::from(u32::from(spec.priority)))
+    .bind(i64::from(u32::from(spec.min_replicas)))
     .bind(model.name.to_string())
     .bind(i64::from(model.version.get()))
     .execute(&mut **transaction)
@@ -277,6 +280,8 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
             rate_mode: parsed(row, TABLE, "rate_mode")?,
             priority: Priority::new(unsigned(row, TABLE, "priority")?)
                 .map_err(|e| StoreError::unreadable(TABLE, "priority")(e.into()))?,
+            min_replicas: MinReplicas::new(unsigned(row, TABLE, "min_replicas")?)
+                .map_err(|e| StoreError::unreadable(TABLE, "min_replicas")(e.into()))?,
             queue_limit,
             variant: read_variant(row)?,
         },

@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_api::{AuditActor, KeyView, Scope, events::EventKind};
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, Dim, Generation, ModelId, ModelName, ModelSpec, NodeName, Priority,
-    ProfileTable, Program, RateMode, RequestsPerSecond, Scheduling, Split, Sticky, TensorSpec,
+    ArtifactDigest, Datatype, Dim, Generation, MinReplicas, ModelId, ModelName, ModelSpec,
+    NodeName, Priority, ProfileTable, Program, RateMode, RequestsPerSecond, Scheduling, Split,
+    Sticky, TensorSpec,
 };
 use packhorse_contention::PairTable;
 use packhorse_control::record::{Forecast, NodeRecord, PlanRecord, Settings, SplitRecord};
@@ -169,6 +170,7 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
         rate: Some(rate(rps)),
         rate_mode: RateMode::Measured,
         priority: Priority::default(),
+        min_replicas: MinReplicas::default(),
         queue_limit: None,
         variant: None,
     }

@@ -21,8 +21,8 @@
 use std::time::Duration;
 
 use packhorse_cluster::{
-    ByteCount, DemandedModel, Device, DeviceIndex, ModelId, ModelIndex, Priority, Problem,
-    ProfileTable, RequestsPerSecond,
+    ByteCount, DemandedModel, Device, DeviceIndex, MinReplicas, ModelId, ModelIndex, Priority,
+    Problem, ProfileTable, RequestsPerSecond,
 };
 use packhorse_placement::{
     PlanningOptions, estimate,
@@ -109,6 +109,7 @@ impl Pool {
                 rate: RequestsPerSecond::new(1.0)?,
                 need: None,
                 priority: Priority::default(),
+                min_replicas: MinReplicas::default(),
                 slo: one.unwrap_or_default().mul_f64(times) + Duration::from_millis(5),
                 max_batch_size: 128,
                 payload: ByteCount::new(602_112),
@@ -229,6 +230,7 @@ mod tests {
             rate: RequestsPerSecond::new(rate).expect("a rate"),
             need: None,
             priority: Priority::default(),
+            min_replicas: MinReplicas::default(),
             slo: Duration::from_millis(100),
             max_batch_size: 8,
             payload: ByteCount::new(0),

@@ -15,7 +15,7 @@ import { Card, Confirm, Costs, Empty, Field, Figure, Loading, Modal, NumberField
 import { href, modelHref, navigate, useRoute } from "../ui/route";
 import { Stages } from "../ui/stages";
 import { type Column, Table } from "../ui/table";
-import { DEFAULT_PRIORITY, PRIORITY_HINT, RateModeField, Register, RESERVATION_HINT } from "./register";
+import { DEFAULT_MIN_REPLICAS, DEFAULT_PRIORITY, MIN_REPLICAS_HINT, PRIORITY_HINT, RateModeField, Register, RESERVATION_HINT } from "./register";
 
 /** The number of requests that the distributions are made of. */
 const REQUESTS = 2000;
@@ -463,6 +463,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
   const [reserved, setReserved] = useState(String(model.rate_rps ?? ""));
   const [mode, setMode] = useState<RateMode>(model.rate ?? "max");
   const [priority, setPriority] = useState(String(model.priority ?? DEFAULT_PRIORITY));
+  const [minReplicas, setMinReplicas] = useState(String(model.min_replicas ?? DEFAULT_MIN_REPLICAS));
   const [accuracy, setAccuracy] = useState(String(model.accuracy ?? ""));
   const [limit, setLimit] = useState(model.queue_limit ? String(model.queue_limit) : "");
   const [asked, setAsked] = useState<{ body: string; consequences: Consequences } | null>(null);
@@ -472,6 +473,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
     if (reserved !== String(model.rate_rps ?? "")) body.rate_rps = reserved === "" ? null : Number(reserved);
     if (mode !== (model.rate ?? "max")) body.rate = mode;
     if (Number(priority) !== (model.priority ?? DEFAULT_PRIORITY)) body.priority = Number(priority);
+    if (Number(minReplicas) !== (model.min_replicas ?? DEFAULT_MIN_REPLICAS)) body.min_replicas = Number(minReplicas);
     if (model.family && Number(accuracy) !== model.accuracy) body.accuracy = Number(accuracy);
     if (limit !== (model.queue_limit ? String(model.queue_limit) : "")) body.queue_limit = limit === "" ? null : Number(limit);
     const path = `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`;
@@ -502,6 +504,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
           <div className="fields">
             <RateModeField mode={mode} onChange={setMode} />
             <NumberField label="Priority" hint={PRIORITY_HINT} value={priority} min={0} max={9} step={1} onChange={setPriority} />
+            <NumberField label="Devices at least" hint={MIN_REPLICAS_HINT} value={minReplicas} min={1} max={16} step={1} onChange={setMinReplicas} />
             <Field label="Queue limit (requests)" hint="empty: the gateway's default">
               {(id) => <input id={id} type="number" min={1} max={1000000} step={1} value={limit} onChange={(event) => setLimit(event.target.value)} />}
             </Field>

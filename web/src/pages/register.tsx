@@ -47,6 +47,7 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
   const [rate, setRate] = useState(String(like?.rate_rps ?? ""));
   const [mode, setMode] = useState<RateMode>(like?.rate ?? "max");
   const [priority, setPriority] = useState(String(like?.priority ?? DEFAULT_PRIORITY));
+  const [minReplicas, setMinReplicas] = useState(String(like?.min_replicas ?? DEFAULT_MIN_REPLICAS));
   const [batch, setBatch] = useState(String(like?.max_batch_size ?? 16));
   const [family, setFamily] = useState(like?.family ?? "");
   const [accuracy, setAccuracy] = useState(String(like?.accuracy ?? ""));
@@ -69,6 +70,7 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
       if (read.rate_rps != null) setRate(String(read.rate_rps));
       if (read.rate) setMode(read.rate);
       if (read.priority != null) setPriority(String(read.priority));
+      if (read.min_replicas != null) setMinReplicas(String(read.min_replicas));
       if (read.max_batch_size !== undefined) setBatch(String(read.max_batch_size));
       // The family belongs to all versions.
       if (read.family != null && !like) setFamily(read.family);
@@ -86,7 +88,7 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
       const artifact = await digestOf(file, (done) => setStage({ text: "Computing the file's SHA-256", done }));
       await upload(`/v1/artifacts/${artifact}`, file, (done) => setStage({ text: "Uploading", done }));
       setStage({ text: "Registering", done: 1 });
-      const body: ModelRegistration = { name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), ...(rate !== "" && { rate_rps: Number(rate) }), rate: mode, priority: Number(priority), ...variant, ...signature };
+      const body: ModelRegistration = { name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), ...(rate !== "" && { rate_rps: Number(rate) }), rate: mode, priority: Number(priority), min_replicas: Number(minReplicas), ...variant, ...signature };
       store.adoptModel(await call<ModelView>("POST", "/v1/models", body));
     } finally {
       setStage(null);
@@ -127,6 +129,7 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
             <NumberField label="Reserved rate" unit="requests/s" hint={RESERVATION_HINT} value={rate} min={0} optional onChange={setRate} />
             <RateModeField mode={mode} onChange={setMode} />
             <NumberField label="Priority" hint={PRIORITY_HINT} value={priority} min={0} max={9} step={1} onChange={setPriority} />
+            <NumberField label="Devices at least" hint={MIN_REPLICAS_HINT} value={minReplicas} min={1} max={16} step={1} onChange={setMinReplicas} />
           </div>
           <div className="fields">
             <Field label="Family" hint={like ? "All versions of a model are in the same family." : "Models that answer the same requests; clients use its name like a model's"}>
@@ -156,6 +159,9 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
   );
 }
 
+/** The least number of devices of a model for which none is given. */
+export const DEFAULT_MIN_REPLICAS = 1;
+export const MIN_REPLICAS_HINT = "1 to 16: with two, the model answers while a device is away; placed where memory is left";
 /** The priority of a model for which none is given. */
 export const DEFAULT_PRIORITY = 5;
 export const PRIORITY_HINT = "0 to 9: where devices do not suffice, models of a higher priority are served first";

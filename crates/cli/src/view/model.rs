@@ -2,7 +2,8 @@
 
 use packhorse_api::{Changed, ModelView, ProfilingView, ReplicaView, WeightsView};
 use packhorse_cluster::{
-    ByteCount, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec, WorkerKind,
+    ByteCount, MinReplicas, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec,
+    WorkerKind,
 };
 
 use super::versioned_name;
@@ -119,6 +120,9 @@ fn print_text(model: &ModelView) -> anyhow::Result<()> {
         ),
     ]);
     table.add_row(["priority", &model.priority.to_string()]);
+    if model.min_replicas != MinReplicas::default() {
+        table.add_row(["devices at least", &model.min_replicas.to_string()]);
+    }
     if model.family.is_some() {
         table.add_row(["variant of", &variant_text(model)]);
     }

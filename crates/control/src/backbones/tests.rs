@@ -1,4 +1,4 @@
-use packhorse_cluster::{Device, DeviceKind, Priority, ProfileTable};
+use packhorse_cluster::{Device, DeviceKind, MinReplicas, Priority, ProfileTable};
 
 use super::*;
 
@@ -14,6 +14,7 @@ fn model(name: &str, rate: f64, slo_ms: u64, max_batch_size: u32) -> DemandedMod
         rate: rps(rate),
         need: None,
         priority: Priority::default(),
+        min_replicas: MinReplicas::default(),
         slo: Duration::from_millis(slo_ms),
         max_batch_size,
         payload: ByteCount::new(100),

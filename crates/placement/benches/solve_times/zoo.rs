@@ -3,7 +3,8 @@
 use std::{fmt::Write as _, time::Duration};
 
 use packhorse_cluster::{
-    ByteCount, DemandedModel, Device, Priority, Problem, ProfileTable, RequestsPerSecond,
+    ByteCount, DemandedModel, Device, MinReplicas, Priority, Problem, ProfileTable,
+    RequestsPerSecond,
 };
 
 const CLOCKWORK: &str = include_str!("../../../../profiles/sources/clockwork-appendix-a.csv");
@@ -94,6 +95,7 @@ pub(crate) fn demand(name: &str, rate: f64, slo_ms: u64) -> DemandedModel {
         rate: RequestsPerSecond::new(rate).expect("a rate"),
         need: None,
         priority: Priority::default(),
+        min_replicas: MinReplicas::default(),
         slo: Duration::from_millis(slo_ms),
         max_batch_size: 128,
         payload: ByteCount::new(602_112),

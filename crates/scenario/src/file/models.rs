@@ -1,6 +1,8 @@
 //! The models of a scenario, and their families and backbones.
 
-use packhorse_cluster::{ArtifactDigest, ModelId, ModelName, Percent, Priority, RequestsPerSecond};
+use packhorse_cluster::{
+    ArtifactDigest, MinReplicas, ModelId, ModelName, Percent, Priority, RequestsPerSecond,
+};
 use serde::{Deserialize, Serialize};
 
 use super::devices::is_default;
@@ -19,6 +21,9 @@ pub struct ModelEntry {
     /// The priority, from 0 to 9; 5 without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
+    /// The least number of devices with replicas, from 1 to 16; 1 without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_replicas: Option<MinReplicas>,
     /// The latency objective in milliseconds.
     pub slo_ms: f64,
     /// The largest number of rows in one batch; without it the largest one in the model's profiles.

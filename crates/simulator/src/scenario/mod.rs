@@ -523,6 +523,7 @@ fn parse_model(
         rate: requests_per_second(at("rate_rps"), entry.rate_rps)?,
         need: entry.need_rps,
         priority: entry.priority.unwrap_or_default(),
+        min_replicas: entry.min_replicas.unwrap_or_default(),
         slo: duration(
             at("slo_ms"),
             positive(at("slo_ms"), entry.slo_ms, 1e10)?,

@@ -245,6 +245,7 @@ pub(super) fn model_spec(
         rate: Some(reachable_rate(scenario, model.rate)),
         rate_mode,
         priority: model.priority,
+        min_replicas: model.min_replicas,
         queue_limit: None,
         variant: variant_of(scenario, &model.id),
     }

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
-    ModelSpec, Percent, PolicyOptions, Priority, ProfileSource, RateMode, RequestsPerSecond,
-    VariantOf,
+    MinReplicas, ModelSpec, Percent, PolicyOptions, Priority, ProfileSource, RateMode,
+    RequestsPerSecond, VariantOf,
 };
 use packhorse_control::{Command, PlanReason, PlanningInput, SolveError, record};
 use packhorse_scenario::export_toml;
@@ -103,6 +103,13 @@ fn parts(input: &PlanningInput) -> impl Iterator<Item = &'static str> {
                 .any(|model| model.need.is_some_and(|need| need.get() > 0.0)),
         ),
         (
+            "a least number of replicas",
+            problem
+                .models
+                .iter()
+                .any(|model| model.min_replicas.get() > 1),
+        ),
+        (
             "a device without a model",
             known
                 .clone()
@@ -123,7 +130,7 @@ fn parts(input: &PlanningInput) -> impl Iterator<Item = &'static str> {
 }
 
 /// The parts of inputs that occur in the histories.
-const PARTS: usize = 16;
+const PARTS: usize = 17;
 
 /// Compares what a cluster plans with, and its plan by a policy, with those of the exported scenario. Notes what there was to compare.
 fn compare(
@@ -172,7 +179,10 @@ fn register_others(cluster: &mut VirtualCluster, seed: u64) {
             rate_mode: RateMode::Min,
             ..spec("v:1", 1.0)
         },
-        spec("v:2", 70.0),
+        ModelSpec {
+            min_replicas: MinReplicas::new(1 + u32::try_from(seed % 3).unwrap()).unwrap(),
+            ..spec("v:2", 70.0)
+        },
     ];
     for spec in specs {
         cluster.command(Command::Register(Box::new(spec), WEIGHTS / 3));

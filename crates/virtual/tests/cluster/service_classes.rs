@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use packhorse_cluster::{
-    ModelId, ModelSpec, ModelState, ModelVersion, Priority, RateMode, RequestsPerSecond,
+    MinReplicas, ModelId, ModelSpec, ModelState, ModelVersion, Priority, RateMode,
+    RequestsPerSecond,
 };
-use packhorse_control::{Command, ModelSpecChange, PlanReason, PlanReasons};
+use packhorse_control::{Command, ModelSpecChange, PlanReason, PlanReasons, Problem};
 use packhorse_virtual::Random;
 
 use crate::virtual_cluster::{Settings, VirtualCluster, name, spec};
@@ -211,6 +212,7 @@ fn the_reservation_and_the_priority_stay_when_the_newest_version_is_removed() {
         rate: Some(RequestsPerSecond::new(50.0).ok()),
         rate_mode: Some(RateMode::Declared),
         priority: Priority::new(7).ok(),
+        min_replicas: MinReplicas::new(2).ok(),
         ..ModelSpecChange::default()
     };
     change(&mut cluster, "m", changed);
@@ -226,6 +228,7 @@ fn the_reservation_and_the_priority_stay_when_the_newest_version_is_removed() {
         rate: RequestsPerSecond::new(50.0).ok(),
         rate_mode: RateMode::Declared,
         priority: Priority::new(7).unwrap(),
+        min_replicas: MinReplicas::new(2).unwrap(),
         ..first
     };
     let spec = |cluster: &VirtualCluster| {
@@ -291,5 +294,44 @@ fn no_sequence_of_changes_takes_a_model_down_for_others_of_at_most_its_priority(
                 "seed {seed}, {policy}: {model}"
             );
         }
+    }
+}
+
+#[test]
+fn a_model_with_two_replicas_answers_while_a_node_is_away() {
+    for policy in POLICIES {
+        let mut cluster = cluster(policy, 4);
+        cluster.add_node("other", "T4", 1, 4 * 1024 + 512);
+        register(&mut cluster, spec("twice:1", 1.0));
+        register(&mut cluster, spec("once:1", 1.0));
+        healthy(&mut cluster);
+        let twice = ModelSpecChange {
+            min_replicas: MinReplicas::new(2).ok(),
+            ..ModelSpecChange::default()
+        };
+        let fewer = |c: &VirtualCluster| -> Vec<String> {
+            let findings = c.controller().findings().iter();
+            let fewer = findings.filter(|found| found.problem == Problem::FewerReplicas);
+            fewer.map(|found| found.text.clone()).collect()
+        };
+        change(&mut cluster, "twice", twice);
+        let limit = Duration::from_mins(2);
+        let both = |c: &VirtualCluster| c.serving("twice:1").len() == 2;
+        cluster.run_until("the second replica serves", limit, both);
+        assert_eq!(cluster.serving("once:1").len(), 1, "{policy}");
+        assert_eq!(fewer(&cluster), [""; 0], "{policy}");
+
+        cluster.interruptions.insert("twice:1".parse().unwrap(), 0);
+        cluster.kill_agent(&"n".parse().unwrap());
+        let found = |c: &VirtualCluster| !fewer(c).is_empty();
+        cluster.run_until("the plan has one device", limit, found);
+        let text = "model twice:1 has replicas on 1 of the 2 devices that it asks for";
+        assert_eq!(fewer(&cluster), [text], "{policy}");
+        assert!(!was_interrupted(&cluster, "twice:1"), "{policy}");
+
+        cluster.add_node("third", "T4", 1, 4 * 1024 + 512);
+        cluster.run_until("both serve again", limit, both);
+        cluster.run_until("the finding is gone", limit, |c| fewer(c).is_empty());
+        assert!(!was_interrupted(&cluster, "twice:1"), "{policy}");
     }
 }

@@ -10,8 +10,9 @@ use std::{
 
 use crate::solver;
 use packhorse_cluster::{
-    ArtifactDigest, ByteCount, DevicePool, DeviceReport, ModelId, ModelName, ModelSpec, ModelState,
-    NodeName, Priority, Program, RateMode, ReplicaId, RequestsPerSecond, Time,
+    ArtifactDigest, ByteCount, DevicePool, DeviceReport, MinReplicas, ModelId, ModelName,
+    ModelSpec, ModelState, NodeName, Priority, Program, RateMode, ReplicaId, RequestsPerSecond,
+    Time,
 };
 use packhorse_control::{
     Assumptions, Command, CommandError, Config, Notice, PlanningInput, Solution, SolveError,
@@ -305,6 +306,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
         queue_limit: None,
         variant: None,
         priority: Priority::default(),
+        min_replicas: MinReplicas::default(),
     }
 }
 

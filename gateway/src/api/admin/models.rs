@@ -102,7 +102,7 @@ pub(super) async fn register(
         replace, dry_run, ..
     } = mode;
     let (rate, rate_mode) = (registration.rate_rps, registration.rate);
-    let priority = registration.priority;
+    let (priority, min_replicas) = (registration.priority, registration.min_replicas);
     let (mut spec, path) = parse_registration(registration)?;
     let name = spec.program.model.name.clone();
     if let (false, Ok(newest)) = (replace, admin.controller.model(name, None).await?) {
@@ -110,6 +110,7 @@ pub(super) async fn register(
         spec.rate = rate.or(newest.rate_rps);
         spec.rate_mode = rate_mode.unwrap_or(newest.rate);
         spec.priority = priority.unwrap_or(newest.priority);
+        spec.min_replicas = min_replicas.unwrap_or(newest.min_replicas);
     }
     let bytes = match path {
         Some(path) if dry_run => examine_file(&admin, &mut spec, &path).await?,
@@ -177,7 +178,7 @@ pub(super) async fn show(
     Ok(Json(admin.controller.model(name, which.version).await??))
 }
 
-/// Changes the SLO, reserved rate, rate mode, priority, queue limit or accuracy of a version of a model, the newest if none is given, its family, or the split
+/// Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit or accuracy of a version of a model, the newest if none is given, its family, or the split
 /// of its requests over its versions.
 #[utoipa::path(
     patch, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
@@ -215,6 +216,7 @@ pub(super) async fn change(
         rate: change.rate_rps,
         rate_mode: change.rate,
         priority: change.priority,
+        min_replicas: change.min_replicas,
         queue_limit: change.queue_limit,
         family: change.family,
         accuracy: change.accuracy,
@@ -376,6 +378,7 @@ fn parse_registration(
         rate: registration.rate_rps,
         rate_mode: registration.rate.unwrap_or_default(),
         priority: registration.priority.unwrap_or_default(),
+        min_replicas: registration.min_replicas.unwrap_or_default(),
         queue_limit: registration.queue_limit,
         variant: variant(registration.family, registration.accuracy)?,
     };

@@ -445,6 +445,39 @@ async fn a_priority_is_5_until_it_is_changed_and_that_of_all_versions() {
 }
 
 #[tokio::test]
+async fn a_least_number_of_replicas_is_1_until_it_is_changed_and_that_of_all_versions() {
+    let gateway = Gateway::start().await;
+    assert_eq!(gateway.register("m").await["min_replicas"], 1);
+    let mut twice = registration("n", gateway.upload(b"a file").await);
+    for bad in [json!(0), json!(17), json!("two"), json!(1.5)] {
+        let change = json!({"min_replicas": bad});
+        let message = gateway.patch("/v1/models/m", &change).await.error(400);
+        assert!(message.starts_with("min_replicas: "), "{message}");
+        twice["min_replicas"] = bad;
+        let message = gateway.post("/v1/models", &twice).await.error(400);
+        assert!(message.starts_with("min_replicas: "), "{message}");
+    }
+    let none = gateway
+        .patch("/v1/models/m", &json!({"min_replicas": 0}))
+        .await;
+    assert!(none.error(400).contains("from 1 to 16, got 0"));
+    twice["min_replicas"] = json!(2);
+    let view = gateway.post("/v1/models", &twice).await.ok(201);
+    assert_eq!(view["min_replicas"], 2);
+    let change = json!({"min_replicas": 3});
+    let view = gateway.patch("/v1/models/n", &change).await.ok(200);
+    assert_eq!(view["min_replicas"], 3);
+
+    let gateway = gateway.restarted().await;
+    let mut newer = registration("n", gateway.upload(b"a file").await);
+    newer["version"] = json!(2);
+    let view = gateway.post("/v1/models", &newer).await.ok(201);
+    assert_eq!(view["min_replicas"], 3);
+    let older = gateway.patch("/v1/models/n?version=1", &change).await;
+    assert!(older.error(400).contains("its newest, version 2"));
+}
+
+#[tokio::test]
 async fn versions_stand_beside_each_other_and_the_newest_is_meant() {
     let gateway = Gateway::start().await;
     let digest = gateway.upload(b"a file").await;

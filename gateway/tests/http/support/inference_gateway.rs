@@ -8,9 +8,9 @@ use axum::{
     middleware::map_request,
 };
 use packhorse_cluster::{
-    ArtifactDigest, Datatype, Dim, Discipline, Generation, ModelId, ModelSpec, Padding, Priority,
-    Profile, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec, RequestsPerSecond,
-    TensorSpec,
+    ArtifactDigest, Datatype, Dim, Discipline, Generation, MinReplicas, ModelId, ModelSpec,
+    Padding, Priority, Profile, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec,
+    RequestsPerSecond, TensorSpec,
 };
 use packhorse_control::{LinkState, ServeChange, Target};
 use packhorse_gateway::{
@@ -108,6 +108,7 @@ pub(crate) fn model(
         rate: RequestsPerSecond::new(10.0).ok(),
         rate_mode: RateMode::default(),
         priority: Priority::default(),
+        min_replicas: MinReplicas::default(),
         queue_limit: None,
         variant: None,
     };

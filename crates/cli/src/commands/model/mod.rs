@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use packhorse_api::ModelChange;
 use packhorse_cluster::{
-    ModelName, ModelVersion, Percent, Priority, RateMode, RequestsPerSecond, Split, Sticky,
+    MinReplicas, ModelName, ModelVersion, Percent, Priority, RateMode, RequestsPerSecond, Split,
+    Sticky,
 };
 
 use self::register::RegisterArgs;
@@ -35,7 +36,7 @@ pub(crate) enum ModelCommand {
     /// Show a model: its signature, its replicas, and the reason if it is not ready
     #[command(after_help = "Example:\n  packhorse model show minilm --version 2")]
     Show(ModelRef),
-    /// Change the SLO, the reserved rate, the rate mode, the priority or the queue limit of a model
+    /// Change the SLO, the reserved rate, the rate mode, the priority, the least number of replicas or the queue limit of a model
     #[command(
         after_help = "Examples:\n  packhorse model update minilm --slo-ms 150 --rate-rps 80\n  packhorse model update minilm --rate-rps none"
     )]
@@ -72,7 +73,7 @@ pub(crate) struct ModelRef {
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "priority", "queue_limit", "family", "no_family", "accuracy"])]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "priority", "min_replicas", "queue_limit", "family", "no_family", "accuracy"])]
 pub(crate) struct UpdateArgs {
     #[command(flatten)]
     model: ModelRef,
@@ -88,6 +89,9 @@ pub(crate) struct UpdateArgs {
     /// Priority over other models, 0 to 9
     #[arg(long, value_name = "N")]
     priority: Option<Priority>,
+    /// Least number of devices with replicas, 1 to 16; those beyond the rate are placed where memory is left
+    #[arg(long, value_name = "N")]
+    min_replicas: Option<MinReplicas>,
     /// Most requests that may wait for the model; `default` is the gateway's --queue-limit
     #[arg(long, value_name = "N|default", value_parser = parse_queue_limit)]
     queue_limit: Option<QueueLimit>,
@@ -145,6 +149,7 @@ impl UpdateArgs {
             rate_rps: self.rate_rps.map(|Reservation(rate)| rate),
             rate: self.rate_mode,
             priority: self.priority,
+            min_replicas: self.min_replicas,
             queue_limit: self.queue_limit.map(|QueueLimit(limit)| limit),
             family: self.family.map(Some).or(self.no_family.then_some(None)),
             accuracy: self.accuracy,

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{Changed, ModelRegistration, ModelState, ModelView};
 use packhorse_client::{AdminClient, ArtifactFile};
-use packhorse_cluster::{ModelName, Percent, Priority, RateMode, RequestsPerSecond};
+use packhorse_cluster::{MinReplicas, ModelName, Percent, Priority, RateMode, RequestsPerSecond};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -59,6 +59,9 @@ pub(crate) struct RegisterArgs {
     /// Priority over other models, 0 to 9: where devices do not suffice, those of a higher one are served first; replaces that of SPEC.json [default: that of the newest version; 5 for the first one]
     #[arg(long, value_name = "N")]
     priority: Option<Priority>,
+    /// Least number of devices with replicas, 1 to 16; those beyond the rate are placed where memory is left; replaces that of SPEC.json [default: that of the newest version; 1 for the first one]
+    #[arg(long, value_name = "N")]
+    min_replicas: Option<MinReplicas>,
     /// Most requests that may wait for the model; replaces that of SPEC.json [default: the gateway's --queue-limit]
     #[arg(long, value_name = "N")]
     queue_limit: Option<u32>,
@@ -130,6 +133,9 @@ impl RegisterArgs {
         }
         if let Some(priority) = self.priority {
             spec.insert("priority".to_owned(), u32::from(priority).into());
+        }
+        if let Some(replicas) = self.min_replicas {
+            spec.insert("min_replicas".to_owned(), u32::from(replicas).into());
         }
         if let Some(limit) = self.queue_limit {
             spec.insert("queue_limit".to_owned(), limit.into());

@@ -187,6 +187,9 @@ fn complete(wanted: &mut ModelRegistration, said: &BTreeSet<String>, registered:
     if is_unsaid("priority") {
         wanted.priority = Some(registered.priority);
     }
+    if is_unsaid("min_replicas") {
+        wanted.min_replicas = Some(registered.min_replicas);
+    }
     if is_unsaid("queue_limit") {
         wanted.queue_limit = registered.queue_limit;
     }
@@ -206,7 +209,7 @@ fn is_same_program(registered: &ModelView, wanted: &ModelRegistration) -> bool {
         && registered.outputs == wanted.outputs
 }
 
-/// Changes what differs in SLO, rate, priority, queue limit, family and accuracy. Rate, priority and family are those of the newest version.
+/// Changes what differs in SLO, rate, priority, least number of replicas, queue limit, family and accuracy. Rate, priority, least number of replicas and family are those of the newest version.
 async fn change(
     admin: &AdminClient,
     registered: &ModelView,
@@ -215,11 +218,13 @@ async fn change(
 ) -> anyhow::Result<()> {
     let rate = wanted.rate.unwrap_or_default();
     let priority = wanted.priority.unwrap_or_default();
+    let min_replicas = wanted.min_replicas.unwrap_or_default();
     let mut change = ModelChange {
         slo_ms: differing(wanted.slo_ms, &registered.slo_ms),
         rate_rps: differing(wanted.rate_rps, &registered.rate_rps).filter(|_| is_newest),
         rate: differing(rate, &registered.rate).filter(|_| is_newest),
         priority: differing(priority, &registered.priority).filter(|_| is_newest),
+        min_replicas: differing(min_replicas, &registered.min_replicas).filter(|_| is_newest),
         queue_limit: differing(wanted.queue_limit, &registered.queue_limit),
         accuracy: wanted
             .accuracy
