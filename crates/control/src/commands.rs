@@ -457,6 +457,7 @@ impl Controller {
         };
         self.state.measurements.remove_model(&id);
         self.state.inspections.remove_model(&id);
+        self.state.learned_shapes.remove(&id);
         self.state.memory_limits.remove_model(&id);
         self.state.exclusions.remove_model(&id);
         self.state.profiles.remove_model(&id);
@@ -500,6 +501,7 @@ impl Controller {
             self.state.measurements.remove(model, kind);
         }
         self.state.memory_limits.remove(model, kind);
+        self.state.forget_observations(model, kind);
         // A model that was removed and registered again keeps its replicas, and with them the plan, but not the profile.
         self.state.rollout.touch_model(model);
         self.announcements.model(model);

@@ -22,6 +22,7 @@ use crate::{
     fencing::EpochFence,
     inspections::Inspections,
     keys::{Receipt, RequestKey},
+    learned_shapes::LearnedShapes,
     limits::MAX_WAITING,
     measurements::Measurements,
     memory_limits::MemoryLimits,
@@ -148,6 +149,7 @@ impl Controller {
             links: BTreeMap::new(),
             measurements: Measurements::default(),
             inspections: Inspections::default(),
+            learned_shapes: LearnedShapes::default(),
             memory_limits: MemoryLimits::default(),
             exclusions: Exclusions::default(),
             start_failures: StartFailures::default(),
@@ -157,6 +159,7 @@ impl Controller {
             paused_tenants: BTreeMap::new(),
             without_room: BTreeMap::new(),
         };
+        state.restore_learned_shapes();
         state.learn_from_pairs();
         let mut controller = Self {
             fence: EpochFence::new(stored.cluster_id, stored.epoch),

@@ -409,6 +409,7 @@ impl Task {
                 tokio::spawn(async move {
                     let sample = Sample {
                         models: data_plane.telemetry().request_counts(),
+                        shapes: data_plane.telemetry().shape_counts(),
                         paused_tenants: data_plane.telemetry().paused_tenants(),
                         without_room: data_plane.telemetry().weights().without_room(),
                         work: data_plane.work().await,
