@@ -88,7 +88,7 @@ impl Controller {
         if leased.changed {
             self.store_node(name);
         }
-        self.node_changed(name);
+        self.node_changed(now, name);
         self.state.rollout.touch_node(name);
         self.announcements.node(name);
         let reason = if leased.joined {
@@ -310,9 +310,17 @@ impl Controller {
         let program = self.state.models.get(&model);
         if let Some(program) = program.map(|model| self.state.measured_program(model)) {
             measurement.add_input_shapes(&program);
+            measurement.key = self.state.key_of_measurement(&program, &kind, &measurement);
         }
-        let Measurement { profile, kernels } = measurement.clone();
-        let write = Write::UpsertProfiles(profile, kernels);
+        let Measurement {
+            profile,
+            kernels,
+            key,
+        } = measurement.clone();
+        let write = match key {
+            Some(key) => Write::UpsertMeasurement(Box::new(key), profile, kernels),
+            None => Write::UpsertProfiles(profile, kernels),
+        };
         self.store(write, Pending::Measured(model, kind, Box::new(measurement)));
     }
 
@@ -331,6 +339,7 @@ impl Controller {
         kind: &DeviceKind,
         measurement: &Measurement,
     ) {
+        self.state.remember(measurement);
         if self.state.models.get(model).is_none() {
             return;
         }

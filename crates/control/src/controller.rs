@@ -22,6 +22,7 @@ use crate::{
     fencing::EpochFence,
     inspections::Inspections,
     keys::{Receipt, RequestKey},
+    known_measurements::KnownMeasurements,
     learned_shapes::LearnedShapes,
     limits::MAX_WAITING,
     measurements::Measurements,
@@ -149,6 +150,7 @@ impl Controller {
             links: BTreeMap::new(),
             measurements: Measurements::default(),
             inspections: Inspections::default(),
+            known_measurements: KnownMeasurements::restore(stored.measurements),
             learned_shapes: LearnedShapes::default(),
             memory_limits: MemoryLimits::default(),
             exclusions: Exclusions::default(),
@@ -456,7 +458,7 @@ impl Controller {
         }
         for (name, _) in expired {
             self.awaited.remove(&name);
-            self.node_changed(&name);
+            self.node_changed(now, &name);
             self.state.rollout.touch_node(&name);
             self.announcements.node(&name);
             self.request_plan(now, PlanReason::NodeLost(name));

@@ -169,13 +169,13 @@ fn contradiction_texts(
     cause: ContradictionCause,
     is_measured_again: bool,
 ) -> (String, &'static str) {
+    const MEASURE: &str =
+        "import a profile of such a batch, or register the model again to measure it";
     let say_shape = if is_measured_again {
         "none is needed: the model is measured again with inputs of the size that comes most"
     } else {
         "register the model again with a typical_shape of the inputs of its clients"
     };
-    const MEASURE: &str =
-        "import a profile of such a batch, or register the model again to measure it";
     match cause {
         ContradictionCause::Neighbours(Some(alone)) => (
             format!("neighbours on its devices: alone a batch takes {alone:.2} times as long"),

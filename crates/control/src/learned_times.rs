@@ -215,6 +215,13 @@ impl BatchTime {
     }
 }
 
+impl ContradictionCause {
+    /// Returns true if neighbours slow the batches, which says nothing of the profile.
+    pub(crate) fn is_by_neighbours(self) -> bool {
+        matches!(self, Self::Neighbours(_))
+    }
+}
+
 fn is_contradiction(ratio: f64) -> bool {
     (ratio - 1.0).abs() > CONTRADICTION
 }

@@ -40,6 +40,7 @@ mod finding;
 mod findings;
 mod inspections;
 mod keys;
+mod known_measurements;
 mod learned_shapes;
 mod learned_times;
 mod limits;
@@ -88,6 +89,7 @@ pub use event::{
 };
 pub use finding::{Finding, Problem, RepositoryProblem, Severity, Subject};
 pub use keys::{Receipt, RequestKey, SolveKey};
+pub use known_measurements::MeasurementKey;
 pub use learned_times::{BatchTime, LearnedTime};
 pub use model_state::MeasurementProgress;
 pub use models::Model;

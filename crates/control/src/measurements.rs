@@ -11,6 +11,8 @@ use packhorse_cluster::{
     ProfileTable, Program,
 };
 
+use crate::known_measurements::MeasurementKey;
+
 /// The most measurements that a device is assigned: the one that it makes and the next.
 const MOST_ASSIGNED: usize = 2;
 
@@ -56,6 +58,8 @@ pub(crate) struct Measurement {
     pub(crate) profile: ProfileTable,
     /// The recorded kernels, as CSV.
     pub(crate) kernels: Option<String>,
+    /// The identity of the measurement; none if the version of libtorch is unknown.
+    pub(crate) key: Option<MeasurementKey>,
 }
 
 /// The reason why there is no result of a measurement.
@@ -320,6 +324,11 @@ impl Measurements {
         })
     }
 
+    /// Returns the device that measures a model on this kind of device, or will.
+    pub(crate) fn device(&self, model: &ModelId, kind: &DeviceKind) -> Option<&DeviceId> {
+        Some(&self.assignment(model, kind)?.device)
+    }
+
     /// Notes that the result of a measurement is being stored.
     pub(crate) fn storing(&mut self, model: &ModelId, kind: &DeviceKind) {
         if let Some(assignment) = self.assignment_mut(model, kind) {
@@ -407,6 +416,7 @@ pub(crate) fn result(progress: &ProfileProgress) -> Option<Result<Measurement, M
     Some(Ok(Measurement {
         kernels: progress.kernels.clone(),
         profile,
+        key: None,
     }))
 }
 

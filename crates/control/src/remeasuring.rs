@@ -8,6 +8,7 @@ use crate::{
     controller::Controller,
     learned_shapes::is_learned_for,
     models::Model,
+    nodes::Node,
     notice::{Drift, Notice},
     shape_counts::ShapeCounts,
     state::State,
@@ -40,7 +41,9 @@ impl Controller {
                     "requests of model {id} have inputs of {learned}, and its profile on {kind} is of {measured}: it is measured again"
                 );
                 self.tell(Notice::Drift(id.clone(), Drift::InputShapes, text));
-                self.state.measurements.measure_again(id, &kind);
+                if !self.take_known_measurement(now, id, &kind) {
+                    self.state.measurements.measure_again(id, &kind);
+                }
             }
         }
     }
@@ -86,7 +89,7 @@ impl State {
     fn hold_both(&self, kind: &DeviceKind, profile: &Profile) -> bool {
         let nodes = self.nodes.iter().map(|(_, node)| node);
         let devices = nodes.filter(|node| node.takes_replicas());
-        let mut devices = devices.flat_map(|node| node.devices());
+        let mut devices = devices.flat_map(Node::devices);
         devices.all(|(id, device)| device.kind != *kind || self.holds_both(&id, profile))
     }
 

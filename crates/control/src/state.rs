@@ -16,6 +16,7 @@ use crate::{
     exclusions::{Exclusions, StartFailures},
     finding::RepositoryProblem,
     inspections::Inspections,
+    known_measurements::KnownMeasurements,
     learned_shapes::LearnedShapes,
     measurements::Measurements,
     memory_limits::MemoryLimits,
@@ -50,6 +51,7 @@ pub(crate) struct State {
     pub(crate) links: BTreeMap<ReplicaId, LinkState>,
     pub(crate) measurements: Measurements,
     pub(crate) inspections: Inspections,
+    pub(crate) known_measurements: KnownMeasurements,
     /// The shapes of the requests of models with variable inputs.
     pub(crate) learned_shapes: LearnedShapes,
     pub(crate) memory_limits: MemoryLimits,

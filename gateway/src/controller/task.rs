@@ -118,6 +118,7 @@ impl Task {
             nodes: store.nodes().await?,
             plans: store.plans(None, RESTORED_PLANS).await?,
             profiles: store.profiles().await?,
+            measurements: store.measurements().await?,
             pairs: store.pairs().await?,
             needs: store.needs().await?,
             settings,

@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 16] = migrations![
+const FILES: [(&str, &str, &str); 17] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -32,6 +32,7 @@ const FILES: [(&str, &str, &str); 16] = migrations![
     "0014" "key_limits",
     "0015" "reservations",
     "0016" "priority",
+    "0017" "measurements",
 ];
 
 /// Brings a database to this version's tables.
