@@ -10,6 +10,7 @@ use packhorse_cluster::{
     ProfileTable, Program, RateMode, Replica, ReplicaId, ReplicaPhase, ReplicaSpec,
     RequestsPerSecond, Scheduling, TensorSpec, VariantOf,
 };
+use packhorse_control::MeasurementKey;
 use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, Settings};
 use packhorse_estimator::OperatorGraph;
 use packhorse_gateway::store::{ArtifactFiles, InsertModelError, Store};
@@ -158,6 +159,42 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
     assert_eq!(store.newest_plan().await.unwrap(), Some(plan(1)));
     assert_eq!(store.plan(Generation(1)).await.unwrap(), Some(plan(1)));
     assert_eq!(store.plan(Generation(u64::MAX)).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn measurements_are_kept_without_their_model_and_replaced_by_newer_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(folder.path()).await;
+    let key = |signature: &str| MeasurementKey {
+        artifact: digest(1),
+        device_kind: "T4".parse().unwrap(),
+        signature: signature.to_owned(),
+        libtorch: "2.11.0".to_owned(),
+    };
+    let header = ProfileTable::CSV_HEADER;
+    let table = |ms: u32| {
+        let csv = format!("{header},input_shapes\nm:2,T4,1,100,{ms},8,100,10,,50,-1x128\n");
+        ProfileTable::from_csv(&csv).unwrap()
+    };
+    let kernels = KernelTable::default();
+    for (signature, ms) in [("a", 7), ("b", 8), ("a", 9)] {
+        let stored = store.upsert_measurement(&key(signature), &table(ms), &kernels);
+        stored.await.unwrap();
+    }
+    assert_eq!(store.profiles().await.unwrap(), table(9));
+    let model: ModelId = "m:2".parse().unwrap();
+    store.delete_models(&[model], None).await.unwrap();
+    store.delete_measurement(&key("b")).await.unwrap();
+    store.close().await;
+
+    let store = open(folder.path()).await;
+    assert!(store.profiles().await.unwrap().is_empty());
+    let table = table(9);
+    let (_, _, profile) = table.iter().next().unwrap();
+    assert_eq!(
+        store.measurements().await.unwrap(),
+        [(key("a"), profile.clone())]
+    );
 }
 
 #[tokio::test]

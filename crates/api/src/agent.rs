@@ -58,6 +58,9 @@ pub struct LeaseRequest {
     pub instance: String,
     /// The agent's version.
     pub agent_version: String,
+    /// The version of libtorch of the node's workers, by which measurements are known again; null if devices are simulated.
+    #[serde(default)]
+    pub libtorch: Option<String>,
     /// The node's devices.
     pub devices: Vec<DeviceReport>,
     /// The versions of the agent protocol that the agent speaks.

@@ -205,6 +205,8 @@ pub enum EventState {
     Latency,
     /// Drift: replicas slow each other differently from what the plan assumed.
     Slowdown,
+    /// Drift: the inputs of requests have other sizes than those that the model was measured with.
+    InputShapes,
     /// Finding: has appeared.
     Raised,
     /// Finding: is over.

@@ -10,6 +10,7 @@ mod discipline;
 mod explanation;
 mod family;
 mod id;
+mod input_shapes;
 mod min_replicas;
 mod model;
 mod model_state;
@@ -34,6 +35,7 @@ pub use id::{
     ArtifactDigest, BackboneId, ClusterId, DeviceId, DeviceKind, Generation, IdError, ModelId,
     ModelName, ModelVersion, NodeName, ReplicaId,
 };
+pub use input_shapes::{InputShapes, InputShapesError};
 pub use min_replicas::{MinReplicas, MinReplicasError};
 pub use model::{ModelIndex, ModelSpec, ModelSpecError, Program, RateMode, UnknownRateMode};
 pub use model_state::ModelState;

@@ -204,6 +204,31 @@ impl Program {
         self.max_batch_size.max(1)
     }
 
+    /// Returns true if this axis of every tensor is the batch dimension.
+    pub fn is_batch_axis(&self, axis: usize) -> bool {
+        axis == 0 && self.batches()
+    }
+
+    /// Returns the variable dimensions of the inputs, each as the index of its input and its axis; without the batch dimension.
+    pub fn variable_dims(&self) -> impl Iterator<Item = (usize, usize)> {
+        let inputs = self.inputs.iter().enumerate();
+        inputs.flat_map(move |(input, spec)| {
+            let dims = spec.shape.iter().enumerate();
+            dims.filter(|(axis, dim)| **dim == Dim::Any && !self.is_batch_axis(*axis))
+                .map(move |(axis, _)| (input, axis))
+        })
+    }
+
+    /// Returns true if an input has a variable dimension beside that of the batch.
+    pub fn has_variable_inputs(&self) -> bool {
+        self.variable_dims().next().is_some()
+    }
+
+    /// Returns true if the registration says the usual sizes of an input.
+    pub fn says_typical_shapes(&self) -> bool {
+        self.inputs.iter().any(|spec| spec.typical_shape.is_some())
+    }
+
     /// Checks every field against its limits.
     ///
     /// # Errors

@@ -9,7 +9,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteCount, ComputeShare, DeviceKind, IdError, ModelId, Percent, UnitError};
+use crate::{
+    ByteCount, ComputeShare, DeviceKind, IdError, InputShapes, InputShapesError, ModelId, Percent,
+    UnitError,
+};
 
 /// The measurement of one batch size under one compute share.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +41,8 @@ pub struct Profile {
     /// Ordered by share, largest first, then batch size.
     rows: Vec<ProfileRow>,
     source: ProfileSource,
+    /// The shapes of the inputs that were measured; none if the program's inputs have one shape, or if it is unknown.
+    input_shapes: Option<Arc<InputShapes>>,
 }
 
 /// The source of a profile's numbers.
@@ -61,6 +66,9 @@ pub enum ProfileError {
     /// Some rows of a profile are measured, and others estimated.
     #[error("source must be the same in all rows of a model on a kind of device: {0} on {1}")]
     MixedSources(ModelId, DeviceKind),
+    /// Some rows of a profile have other shapes of inputs than others.
+    #[error("input_shapes must be the same in all rows of a model on a kind of device: {0} on {1}")]
+    MixedShapes(ModelId, DeviceKind),
     /// A batch size is 0.
     #[error("batch_size must be at least 1")]
     ZeroBatch,
@@ -124,8 +132,26 @@ impl Profile {
         if rows.is_empty() {
             Err(ProfileError::Empty)
         } else {
-            Ok(Self { rows, source })
+            Ok(Self {
+                rows,
+                source,
+                input_shapes: None,
+            })
         }
+    }
+
+    /// Returns the profile as one that was measured with inputs of these shapes.
+    #[must_use]
+    pub fn with_input_shapes(self, shapes: InputShapes) -> Self {
+        Self {
+            input_shapes: Some(Arc::new(shapes)),
+            ..self
+        }
+    }
+
+    /// Returns the shapes of the inputs that were measured; `None` if the program's inputs have one shape, or if it is unknown.
+    pub fn input_shapes(&self) -> Option<&InputShapes> {
+        self.input_shapes.as_deref()
     }
 
     /// Returns the source of the rows.
@@ -166,6 +192,7 @@ impl Profile {
         Self {
             rows,
             source: self.source,
+            input_shapes: self.input_shapes.clone(),
         }
     }
 
@@ -278,6 +305,26 @@ struct CsvRow {
     sm_utilization_pct: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     source: Option<ProfileSource>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    input_shapes: Option<String>,
+}
+
+/// The rows of one profile in the CSV format.
+struct CsvProfile {
+    rows: Vec<ProfileRow>,
+    source: ProfileSource,
+    input_shapes: Option<InputShapes>,
+}
+
+impl CsvProfile {
+    /// Returns the profile, as far as its rows are valid.
+    fn into_profile(self) -> Result<Profile, ProfileError> {
+        let profile = Profile::from_source(self.rows, self.source)?;
+        Ok(match self.input_shapes {
+            Some(shapes) => profile.with_input_shapes(shapes),
+            None => profile,
+        })
+    }
 }
 
 impl CsvRow {
@@ -289,6 +336,8 @@ impl CsvRow {
 enum CellError {
     #[error(transparent)]
     Id(#[from] IdError),
+    #[error("input_shapes: {0}")]
+    InputShapes(#[from] InputShapesError),
     #[error("{column}: {source}")]
     Unit {
         column: &'static str,
@@ -312,7 +361,7 @@ fn millis(column: &'static str, value: f64) -> Result<Duration, CellError> {
 }
 
 impl CsvRow {
-    fn parse(self) -> Result<(ModelId, DeviceKind, ProfileRow), CellError> {
+    fn parse(self) -> Result<(ModelId, DeviceKind, CsvProfile), CellError> {
         let unit = |column| move |source| CellError::Unit { column, source };
         let percent =
             |column, cell: Option<f64>| cell.map(Percent::new).transpose().map_err(unit(column));
@@ -334,7 +383,13 @@ impl CsvRow {
             mean_occupancy: percent("mean_occupancy_pct", self.mean_occupancy_pct)?,
             sm_utilization: percent("sm_utilization_pct", self.sm_utilization_pct)?,
         };
-        Ok((self.model.parse()?, self.device_kind.parse()?, row))
+        let shapes = self.input_shapes.filter(|text| !text.is_empty());
+        let profile = CsvProfile {
+            rows: vec![row],
+            source: self.source.unwrap_or_default(),
+            input_shapes: shapes.map(|text| text.parse()).transpose()?,
+        };
+        Ok((self.model.parse()?, self.device_kind.parse()?, profile))
     }
 
     fn from_row(
@@ -342,6 +397,7 @@ impl CsvRow {
         kind: &DeviceKind,
         row: &ProfileRow,
         source: Option<ProfileSource>,
+        input_shapes: Option<String>,
     ) -> Self {
         let millis = |duration: Duration| duration.as_nanos() as f64 / 1e6;
         Self {
@@ -356,6 +412,7 @@ impl CsvRow {
             mean_occupancy_pct: row.mean_occupancy.map(Percent::get),
             sm_utilization_pct: row.sm_utilization.map(Percent::get),
             source,
+            input_shapes,
         }
     }
 }
@@ -449,7 +506,7 @@ impl ProfileTable {
     }
 
     /// Reads the CSV format: columns in any order, empty cells for unknown values, `model` as NAME or NAME:VERSION. Without the column
-    /// `source` all rows are measured.
+    /// `source` all rows are measured. `input_shapes` is text as of [`InputShapes`].
     ///
     /// # Errors
     /// Names the first line that cannot be read, with its number and column.
@@ -467,8 +524,7 @@ impl ProfileTable {
             let problem = format!("the header has no column {column}");
             return Err(csv_error(1, problem));
         }
-        let mut groups: BTreeMap<(ModelId, DeviceKind), (Vec<ProfileRow>, ProfileSource)> =
-            BTreeMap::new();
+        let mut groups: BTreeMap<(ModelId, DeviceKind), CsvProfile> = BTreeMap::new();
         for record in reader.deserialize::<CsvRow>() {
             let row = record.map_err(|e| {
                 let line = e.position().map_or(1, csv::Position::line);
@@ -476,42 +532,52 @@ impl ProfileTable {
             })?;
             let line = groups
                 .values()
-                .map(|(rows, _)| rows.len() as u64)
+                .map(|group| group.rows.len() as u64)
                 .sum::<u64>()
                 + 2;
-            let source = row.source.unwrap_or_default();
             let (model, kind, row) = row.parse().map_err(|e| csv_error(line, e.to_string()))?;
             match groups.entry((model, kind)) {
-                Entry::Occupied(entry) if entry.get().1 != source => {
+                Entry::Occupied(entry) if entry.get().source != row.source => {
                     let (model, kind) = entry.key().clone();
                     return Err(ProfileError::MixedSources(model, kind));
                 }
-                Entry::Occupied(mut entry) => entry.get_mut().0.push(row),
-                Entry::Vacant(entry) => _ = entry.insert((vec![row], source)),
+                Entry::Occupied(entry) if entry.get().input_shapes != row.input_shapes => {
+                    let (model, kind) = entry.key().clone();
+                    return Err(ProfileError::MixedShapes(model, kind));
+                }
+                Entry::Occupied(mut entry) => entry.get_mut().rows.extend(row.rows),
+                Entry::Vacant(entry) => _ = entry.insert(row),
             }
         }
         let mut table = Self::default();
-        for ((model, kind), (rows, source)) in groups {
-            table.insert(model, kind, Profile::from_source(rows, source)?);
+        for ((model, kind), profile) in groups {
+            table.insert(model, kind, profile.into_profile()?);
         }
         Ok(table)
     }
 
-    /// Writes the CSV format, ordered by model, kind, share and batch size; with the last column `source` if a profile is estimated.
+    /// Writes the CSV format, ordered by model, kind, share and batch size; with the column `source` if a profile is estimated, and with the
+    /// last column `input_shapes` if these are known of a profile.
     /// [`ProfileTable::from_csv`] reads it.
     pub fn to_csv(&self) -> String {
         let is_estimated = |profile: &Profile| profile.source == ProfileSource::Estimated;
         let has_source = self.iter().any(|(_, _, profile)| is_estimated(profile));
+        let has_shapes = self
+            .iter()
+            .any(|(_, _, profile)| profile.input_shapes.is_some());
         let mut writer = csv::WriterBuilder::new()
             .has_headers(false)
             .from_writer(Vec::new());
         let mut text = Self::CSV_HEADER.to_owned();
-        text.push_str(if has_source { ",source\n" } else { "\n" });
+        text.push_str(if has_source { ",source" } else { "" });
+        text.push_str(if has_shapes { ",input_shapes\n" } else { "\n" });
         for (model, kind, profile) in self.iter() {
+            let shapes = || profile.input_shapes().map(ToString::to_string);
+            let shapes = has_shapes.then(|| shapes().unwrap_or_default());
             for row in profile.rows() {
                 let source = has_source.then_some(profile.source);
                 writer
-                    .serialize(CsvRow::from_row(model, kind, row, source))
+                    .serialize(CsvRow::from_row(model, kind, row, source, shapes.clone()))
                     .expect("numbers and names are CSV cells");
             }
         }
@@ -524,7 +590,9 @@ impl ProfileTable {
 fn describe(error: &csv::Error) -> String {
     match error.kind() {
         csv::ErrorKind::Deserialize { err, .. } => {
-            let header = ProfileTable::CSV_HEADER.split(',').chain(["source"]);
+            let header = ProfileTable::CSV_HEADER
+                .split(',')
+                .chain(["source", "input_shapes"]);
             let header: Vec<&str> = header.collect();
             match err
                 .field()
@@ -693,6 +761,38 @@ mod tests {
         assert!(
             guessed.starts_with("line 2: ") && guessed.contains("`guessed`"),
             "{guessed}"
+        );
+    }
+
+    #[test]
+    fn the_shapes_of_the_inputs_are_written_if_one_is_known() {
+        let mut table = table("a,k,1,100,1,,,,,\nb,k,1,100,1,,,,,\nb,k,2,100,1,,,,,\n").unwrap();
+        let (b, kind) = ("b".parse().unwrap(), "k".parse().unwrap());
+        let shapes: InputShapes = "-1x128 -1x128".parse().unwrap();
+        let profile = table.get(&b, &kind).unwrap().clone();
+        table.insert(
+            b.clone(),
+            kind.clone(),
+            profile.with_input_shapes(shapes.clone()),
+        );
+        let csv = table.to_csv();
+        assert!(csv.contains("\na:1,k,1,100.0,1.0,,,,,,\n"), "{csv}");
+        let read = ProfileTable::from_csv(&csv).unwrap();
+        assert_eq!(read, table);
+        let measured = read.get(&b, &kind).unwrap();
+        assert_eq!(measured.input_shapes(), Some(&shapes));
+        assert_eq!(measured.up_to(1).input_shapes(), Some(&shapes));
+        let mixed = csv.replacen("-1x128 -1x128", "-1x16 -1x16", 1);
+        let error = ProfileTable::from_csv(&mixed).unwrap_err().to_string();
+        assert!(
+            error.starts_with("input_shapes must be the same"),
+            "{error}"
+        );
+        let unread = csv.replacen("-1x128", "-1y128", 1);
+        let error = ProfileTable::from_csv(&unread).unwrap_err().to_string();
+        assert!(
+            error.starts_with("line 3: input_shapes: expected"),
+            "{error}"
         );
     }
 

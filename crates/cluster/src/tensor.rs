@@ -263,7 +263,7 @@ pub struct TensorSpec {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
     pub max_shape: Option<Vec<Dim>>,
     /// The usual size of each dimension of an input, -1 for one without a declared size; a list as long as `shape`. With these sizes
-    /// the program is tried, measured and warmed up; without them with 16 in each variable dimension.
+    /// the program is tried, measured and warmed up; without them with 16 in each variable dimension, until requests have shown another size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
     pub typical_shape: Option<Vec<Dim>>,

@@ -196,6 +196,7 @@ fn stored(models: usize) -> StoredCluster {
             forecasts: (0..models).map(forecast).collect(),
         }],
         profiles,
+        measurements: Vec::new(),
         pairs: BTreeMap::new(),
         needs: BTreeMap::new(),
         settings: Settings::default(),
@@ -208,6 +209,7 @@ fn claim(node: usize) -> Command {
         LeaseClaim {
             instance: format!("folder {node}"),
             agent_version: "1".to_owned(),
+            libtorch: None,
             devices: vec![device(node)],
             cluster_id: None,
             highest_epoch: 0,
@@ -254,6 +256,7 @@ fn sample(models: usize, samples: u64) -> Event {
         for_family: 0,
     };
     Event::Sampled(Sample {
+        shapes: BTreeMap::new(),
         models: (0..models).map(|number| (model(number), counts)).collect(),
         work: BTreeMap::new(),
         paused_tenants: BTreeMap::new(),

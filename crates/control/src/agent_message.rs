@@ -13,6 +13,8 @@ pub struct LeaseClaim {
     pub instance: String,
     /// The version of the agent.
     pub agent_version: String,
+    /// The version of libtorch of its workers; none if it is unknown, or if they have none.
+    pub libtorch: Option<String>,
     /// The devices of the node.
     pub devices: Vec<DeviceReport>,
     /// The cluster that the agent obeys; none before the first.

@@ -88,7 +88,7 @@ impl Controller {
         if leased.changed {
             self.store_node(name);
         }
-        self.node_changed(name);
+        self.node_changed(now, name);
         self.state.rollout.touch_node(name);
         self.announcements.node(name);
         let reason = if leased.joined {
@@ -300,10 +300,27 @@ impl Controller {
         }
     }
 
-    fn store_measurement(&mut self, model: ModelId, kind: DeviceKind, measurement: Measurement) {
+    fn store_measurement(
+        &mut self,
+        model: ModelId,
+        kind: DeviceKind,
+        mut measurement: Measurement,
+    ) {
         self.state.measurements.storing(&model, &kind);
-        let Measurement { profile, kernels } = measurement.clone();
-        let write = Write::UpsertProfiles(profile, kernels);
+        let program = self.state.models.get(&model);
+        if let Some(program) = program.map(|model| self.state.measured_program(model)) {
+            measurement.add_input_shapes(&program);
+            measurement.key = self.state.key_of_measurement(&program, &kind, &measurement);
+        }
+        let Measurement {
+            profile,
+            kernels,
+            key,
+        } = measurement.clone();
+        let write = match key {
+            Some(key) => Write::UpsertMeasurement(Box::new(key), profile, kernels),
+            None => Write::UpsertProfiles(profile, kernels),
+        };
         self.store(write, Pending::Measured(model, kind, Box::new(measurement)));
     }
 
@@ -322,6 +339,7 @@ impl Controller {
         kind: &DeviceKind,
         measurement: &Measurement,
     ) {
+        self.state.remember(measurement);
         if self.state.models.get(model).is_none() {
             return;
         }
@@ -340,6 +358,13 @@ impl Controller {
         kind: &DeviceKind,
         error: &MeasurementError,
     ) {
+        if self.state.profiles.is_measured(model, kind) {
+            // It was measured for the sizes of its requests, and keeps the profile that it has.
+            self.state.measurements.remove(model, kind);
+            self.state.learned_shapes.refused(model);
+            self.announcements.model(model);
+            return;
+        }
         self.state.measurements.fail(model, kind);
         self.announcements.model(model);
         if self.withdraw_estimate(now, model, kind) {
@@ -351,8 +376,7 @@ impl Controller {
         let is_measured = (self.state.profiles.of_model(model))
             .any(|(_, profile)| profile.source() == ProfileSource::Measured);
         let measurements = &self.state.measurements;
-        let measurable = measurements.waits(model) || measurements.of_model(model).next().is_some();
-        if !is_measured && !measurable && !self.state.is_served(model) {
+        if !is_measured && !measurements.is_awaited(model) && !self.state.is_served(model) {
             self.fail_model(now, model, &error.to_string());
         }
     }

@@ -1,10 +1,13 @@
 //! The commands of admins: checked, stored, and then applied.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use packhorse_cluster::{
-    ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, NodeName, Scheduling, Time,
-    VariantOf,
+    DeviceId, DeviceKind, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, NodeName,
+    Scheduling, Time, VariantOf,
 };
 
 use crate::{
@@ -412,6 +415,7 @@ impl Controller {
         let model = Model::new(spec, bytes);
         self.serve(ServeChange::Model(model.spec.clone()));
         self.state.models.insert(model);
+        self.take_known_measurements(now, &id);
         let profiles = &self.state.profiles;
         let is_measured = |kind: &_| profiles.is_measured(&id, kind);
         self.state.measurements.add_model(&id, is_measured);
@@ -457,8 +461,10 @@ impl Controller {
         let Some(removed) = self.state.models.remove(&id) else {
             return;
         };
+        self.forget_contradicted(now, &id, &removed);
         self.state.measurements.remove_model(&id);
         self.state.inspections.remove_model(&id);
+        self.state.learned_shapes.remove(&id);
         self.state.memory_limits.remove_model(&id);
         self.state.exclusions.remove_model(&id);
         self.state.profiles.remove_model(&id);
@@ -492,16 +498,13 @@ impl Controller {
     }
 
     /// Updates what depends on the profile of a model on a kind of device.
-    pub(crate) fn profile_changed(
-        &mut self,
-        model: &ModelId,
-        kind: &packhorse_cluster::DeviceKind,
-    ) {
+    pub(crate) fn profile_changed(&mut self, model: &ModelId, kind: &DeviceKind) {
         // An estimate that was imported is measured all the same.
         if self.state.profiles.is_measured(model, kind) {
             self.state.measurements.remove(model, kind);
         }
         self.state.memory_limits.remove(model, kind);
+        self.state.forget_observations(model, kind);
         // A model that was removed and registered again keeps its replicas, and with them the plan, but not the profile.
         self.state.rollout.touch_model(model);
         self.announcements.model(model);
@@ -519,7 +522,7 @@ impl Controller {
             Scheduling::Open | Scheduling::Cordoned => self.drains.end(name),
         }
         if self.state.nodes.schedule(name, scheduling) {
-            self.node_changed(name);
+            self.node_changed(now, name);
             self.announcements.node(name);
             let reason = PlanReason::NodeScheduled(name.clone(), scheduling);
             self.request_plan(now, reason);
@@ -533,7 +536,7 @@ impl Controller {
         }
         self.awaited.remove(&name);
         self.drains.end(&name);
-        self.node_changed(&name);
+        self.node_changed(now, &name);
         self.publications.remove_node(&name);
         self.fence.forget(&name);
         self.announcements.remove_node(&name);
@@ -542,16 +545,18 @@ impl Controller {
     }
 
     /// Updates what depends on the devices of a node that accept replicas.
-    pub(crate) fn node_changed(&mut self, name: &NodeName) {
+    pub(crate) fn node_changed(&mut self, now: Time, name: &NodeName) {
         let node = self
             .state
             .nodes
             .get(name)
             .filter(|node| node.takes_replicas());
         let devices = node.into_iter().flat_map(Node::devices);
-        let devices = devices
+        let devices: BTreeMap<DeviceId, DeviceKind> = devices
             .map(|(id, device)| (id, device.kind.clone()))
             .collect();
+        let kinds: BTreeSet<DeviceKind> = devices.values().cloned().collect();
+        self.take_known_of_kinds(now, &kinds);
         self.estimate_for_node(name);
         self.state.set_inspecting_node(name);
         let (models, profiles) = (&self.state.models, &self.state.profiles);

@@ -22,6 +22,8 @@ use crate::{
     fencing::EpochFence,
     inspections::Inspections,
     keys::{Receipt, RequestKey},
+    known_measurements::KnownMeasurements,
+    learned_shapes::LearnedShapes,
     limits::MAX_WAITING,
     measurements::Measurements,
     memory_limits::MemoryLimits,
@@ -148,6 +150,8 @@ impl Controller {
             links: BTreeMap::new(),
             measurements: Measurements::default(),
             inspections: Inspections::default(),
+            known_measurements: KnownMeasurements::restore(stored.measurements),
+            learned_shapes: LearnedShapes::default(),
             memory_limits: MemoryLimits::default(),
             exclusions: Exclusions::default(),
             start_failures: StartFailures::default(),
@@ -157,6 +161,7 @@ impl Controller {
             paused_tenants: BTreeMap::new(),
             without_room: BTreeMap::new(),
         };
+        state.restore_learned_shapes();
         state.learn_from_pairs();
         let mut controller = Self {
             fence: EpochFence::new(stored.cluster_id, stored.epoch),
@@ -453,7 +458,7 @@ impl Controller {
         }
         for (name, _) in expired {
             self.awaited.remove(&name);
-            self.node_changed(&name);
+            self.node_changed(now, &name);
             self.state.rollout.touch_node(&name);
             self.announcements.node(&name);
             self.request_plan(now, PlanReason::NodeLost(name));

@@ -4,7 +4,7 @@
 //! some periods.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -44,6 +44,8 @@ pub(crate) struct DeviceObserver {
     assumed: SlowdownModel,
     /// The models that deviate, or deviated when they were planned for.
     drift: BTreeMap<ModelId, DriftState>,
+    /// The models whose profiles on kinds of device have changed within the current period.
+    changed: BTreeSet<(ModelId, DeviceKind)>,
 }
 
 /// A replica that is observed.
@@ -79,6 +81,7 @@ impl DeviceObserver {
             learned: SlowdownModel::default(),
             assumed: SlowdownModel::default(),
             drift: BTreeMap::new(),
+            changed: BTreeSet::new(),
         }
     }
 
@@ -102,6 +105,28 @@ impl DeviceObserver {
         }
     }
 
+    /// Forgets what was observed of a model on a kind of device beside the profile that it had before. What of the current period was computed
+    /// before the change cannot be told apart, so that it is not observed.
+    pub(crate) fn profile_changed(
+        &mut self,
+        model: &ModelId,
+        kind: &DeviceKind,
+        measured: &[DeviceObservation],
+        profiles: &ProfileTable,
+    ) {
+        self.changed.insert((model.clone(), kind.clone()));
+        let is_of = |device: &DeviceObservation| {
+            let mut replicas = device.replicas.iter();
+            device.kind == *kind && replicas.any(|replica| replica.model == *model)
+        };
+        let before = self.history.len();
+        self.history.retain(|(_, device)| !is_of(device));
+        if self.history.len() < before {
+            self.relearn(measured, profiles);
+            self.drift.remove(model);
+        }
+    }
+
     /// Notes that a plan is requested now, which assumes the slowdowns learned so far.
     pub(crate) fn plan_requested(&mut self) {
         self.assumed.clone_from(&self.learned);
@@ -119,8 +144,21 @@ impl DeviceObserver {
         if period.is_zero() {
             return Vec::new();
         }
+        let changed = std::mem::take(&mut self.changed);
+        let is_of_changed = |replica: &&ObservedReplica| {
+            changed.contains(&(replica.model.clone(), replica.kind.clone()))
+        };
+        let of_changed: BTreeSet<&DeviceId> = if changed.is_empty() {
+            BTreeSet::new()
+        } else {
+            let replicas = replicas.iter().filter(is_of_changed);
+            replicas.map(|replica| &replica.device).collect()
+        };
         let mut devices: BTreeMap<&DeviceId, DeviceObservation> = BTreeMap::new();
         for replica in replicas {
+            if of_changed.contains(&replica.device) {
+                continue;
+            }
             let now = work.get(&replica.id).copied().unwrap_or_default();
             let before = self.counted.get(&replica.id).copied().unwrap_or_default();
             let work = now.since(before);
@@ -309,6 +347,32 @@ mod tests {
         let history = device.observer.history();
         assert_eq!(history.len(), MAX_HISTORY);
         assert!(history.iter().all(|device| device.replicas.len() == 1));
+    }
+
+    #[test]
+    fn what_was_observed_beside_another_profile_is_forgotten() {
+        let mut device = ObservedDevice::new();
+        for _ in 0..5 {
+            device.pass_period(1.5);
+        }
+        let (a, kind) = ("a:1".parse().unwrap(), "T4".parse().unwrap());
+        let ObservedDevice {
+            observer, profiles, ..
+        } = &mut device;
+        observer.profile_changed(&a, &kind, &[], profiles);
+        observer.plan_requested();
+        assert!(observer.history().is_empty());
+        // The period in which it changed is of both profiles.
+        assert_eq!(device.pass_period(1.3), []);
+        assert!(device.observer.history().is_empty());
+        for _ in 0..5 {
+            assert_eq!(device.pass_period(1.0), [], "the new profile is right");
+        }
+        assert_eq!(device.observer.history().len(), 5);
+        let other = "V100".parse().unwrap();
+        let profiles = device.profiles.clone();
+        device.observer.profile_changed(&a, &other, &[], &profiles);
+        assert_eq!(device.observer.history().len(), 5);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use packhorse_estimator::OperatorGraph;
 use crate::{
     command::CommandError,
     keys::{Receipt, RequestKey, SolveKey},
+    known_measurements::MeasurementKey,
     notice::Notice,
     planning_input::PlanningInput,
     record::{NodeRecord, PlanOutcome, PlanRecord, Settings, SplitRecord},
@@ -58,6 +59,10 @@ pub enum Write {
     DeleteModels(Vec<ModelId>, Option<Box<ModelSpec>>),
     /// Adds or replaces profiles, with the recorded kernels of a measurement as CSV.
     UpsertProfiles(ProfileTable, Option<String>),
+    /// Adds or replaces the profile of a measurement, with the recorded kernels as CSV, and the measurement by what it depends on.
+    UpsertMeasurement(Box<MeasurementKey>, ProfileTable, Option<String>),
+    /// Removes a measurement, but no profile.
+    DeleteMeasurement(Box<MeasurementKey>),
     /// Replaces the measured pairs of a kind of device.
     UpsertPairs(DeviceKind, PairTable),
     /// Adds a node, or replaces what its agent reports of it.

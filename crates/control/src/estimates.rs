@@ -180,7 +180,8 @@ impl State {
     /// both, a replica is worth more; one that runs already stays.
     fn measured_alone(&self, device: &DeviceId, kind: &DeviceKind) -> Option<&ModelId> {
         let model = self.measurements.measured_on(device, kind)?;
-        let estimate = self.profiles.get(model, kind)?;
+        // A model that is measured again has its replicas meanwhile.
+        let estimate = self.estimate_of(model, kind)?;
         let alone = !self.is_planned_at(model, device)
             && (!self.holds_both(device, estimate) || self.runs_elsewhere(model, device));
         alone.then_some(model)
@@ -191,7 +192,7 @@ impl State {
     pub(crate) fn measured_first(&self) -> Vec<(ModelId, DeviceKind)> {
         let waiting = self.measurements.all_waiting();
         let first = waiting.filter(|(model, kind, device)| {
-            let estimate = self.profiles.get(model, kind);
+            let estimate = self.estimate_of(model, kind);
             estimate.is_some_and(|estimate| !self.holds_both(device, estimate))
                 && !self.is_planned_at(model, device)
                 && !self.runs_elsewhere(model, device)
@@ -201,8 +202,14 @@ impl State {
             .collect()
     }
 
+    /// Returns the estimated profile of a model on a kind of device; `None` if it is measured, or there is none.
+    fn estimate_of(&self, model: &ModelId, kind: &DeviceKind) -> Option<&Profile> {
+        let profile = self.profiles.get(model, kind);
+        profile.filter(|profile| profile.source() == ProfileSource::Estimated)
+    }
+
     /// Returns true if a device has memory for a replica and a measurement at the same time.
-    fn holds_both(&self, device: &DeviceId, estimate: &Profile) -> bool {
+    pub(crate) fn holds_both(&self, device: &DeviceId, estimate: &Profile) -> bool {
         let largest = estimate.whole().last().and_then(|row| row.memory);
         let both = largest.map_or(ByteCount::ZERO, |memory| memory.saturating_add(memory));
         let device = self.nodes.device(device);

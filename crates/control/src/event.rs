@@ -9,6 +9,7 @@ use packhorse_cluster::{
 use crate::{
     command::{Command, WriteError},
     keys::{Receipt, RequestKey, SolveKey},
+    shape_counts::ShapeCounts,
 };
 
 /// An event. [`Controller::handle`](crate::Controller::handle) takes them in the order in which they happened.
@@ -52,6 +53,8 @@ pub enum LinkState {
 pub struct Sample {
     /// The requests of every model.
     pub models: BTreeMap<ModelId, RequestCounts>,
+    /// The shapes of the batches of every model with variable inputs that got some.
+    pub shapes: BTreeMap<ModelId, ShapeCounts>,
     /// The work of every served replica.
     pub work: BTreeMap<ReplicaId, ComputedWork>,
     /// The tenants of every model whose requests ended its workers of late, as text for people.

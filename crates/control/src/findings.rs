@@ -148,7 +148,8 @@ fn of_profiles(now: Time, state: &State, all: &mut Vec<Finding>) {
         let Some((ratio, time, cause)) = worst else {
             continue;
         };
-        let (cause, cure) = contradiction_texts(cause);
+        let is_measured_again = state.is_measured_again(id, &model.program, &time.kind);
+        let (cause, cure) = contradiction_texts(cause, is_measured_again);
         let (kind, rows) = (&time.kind, time.batch_size);
         all.push(Finding {
             severity: Severity::Notice,
@@ -163,10 +164,18 @@ fn of_profiles(now: Time, state: &State, all: &mut Vec<Finding>) {
     }
 }
 
-/// Returns the cause and the cure of a contradiction as text.
-fn contradiction_texts(cause: ContradictionCause) -> (String, &'static str) {
+/// Returns the cause and the cure of a contradiction as text. `is_measured_again` is true if the model is measured for the inputs that come.
+fn contradiction_texts(
+    cause: ContradictionCause,
+    is_measured_again: bool,
+) -> (String, &'static str) {
     const MEASURE: &str =
         "import a profile of such a batch, or register the model again to measure it";
+    let say_shape = if is_measured_again {
+        "none is needed: the model is measured again with inputs of the size that comes most"
+    } else {
+        "register the model again with a typical_shape of the inputs of its clients"
+    };
     match cause {
         ContradictionCause::Neighbours(Some(alone)) => (
             format!("neighbours on its devices: alone a batch takes {alone:.2} times as long"),
@@ -179,11 +188,11 @@ fn contradiction_texts(cause: ContradictionCause) -> (String, &'static str) {
         ),
         ContradictionCause::LongerInputs => (
             "probably longer inputs than those that it was measured with".to_owned(),
-            "register the model again with a typical_shape of the inputs of its clients",
+            say_shape,
         ),
         ContradictionCause::ShorterInputs => (
             "probably shorter inputs than those that it was measured with".to_owned(),
-            "register the model again with a typical_shape of the inputs of its clients",
+            say_shape,
         ),
         ContradictionCause::SlowerDevice => (
             "a slower device than when it was measured, as its inputs have one size: it may throttle, or other programs use it"
@@ -346,8 +355,7 @@ fn why_not_placed(state: &State, id: &ModelId) -> Option<(&'static str, &'static
             "add a device, lower the rate or raise the SLO",
         ));
     }
-    let is_awaited = measurements.waits(id) || measurements.of_model(id).next().is_some();
-    (!is_awaited).then_some((
+    (!measurements.is_awaited(id)).then_some((
         "no device has a profile of it, and measuring it failed",
         "import a profile, or register a corrected version",
     ))

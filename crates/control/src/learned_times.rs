@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use packhorse_cluster::{
-    DeviceKind, DeviceObservation, Dim, ModelId, Profile, ProfileSource, Program,
-    ReplicaObservation, Time,
+    DeviceKind, DeviceObservation, ModelId, Profile, ProfileSource, Program, ReplicaObservation,
+    Time,
 };
 
 use crate::state::State;
@@ -205,7 +205,7 @@ impl BatchTime {
         let learned = self.learned.filter(|_| self.contradicts_profile())?;
         let is_slower = learned.ratio > 1.0;
         let by_neighbours = learned.alone.is_none_or(|alone| !is_contradiction(alone));
-        Some(match (is_slower, has_variable_inputs(program)) {
+        Some(match (is_slower, program.has_variable_inputs()) {
             (true, _) if by_neighbours => ContradictionCause::Neighbours(learned.alone),
             (true, true) => ContradictionCause::LongerInputs,
             (true, false) => ContradictionCause::SlowerDevice,
@@ -215,18 +215,15 @@ impl BatchTime {
     }
 }
 
-fn is_contradiction(ratio: f64) -> bool {
-    (ratio - 1.0).abs() > CONTRADICTION
+impl ContradictionCause {
+    /// Returns true if neighbours slow the batches, which says nothing of the profile.
+    pub(crate) fn is_by_neighbours(self) -> bool {
+        matches!(self, Self::Neighbours(_))
+    }
 }
 
-/// Returns true if inputs of a program have a variable dimension beside that of the batch.
-fn has_variable_inputs(program: &Program) -> bool {
-    let batch = usize::from(program.batches());
-    let mut dims = program
-        .inputs
-        .iter()
-        .flat_map(|input| input.shape.iter().skip(batch));
-    dims.any(|dim| matches!(dim, Dim::Any))
+fn is_contradiction(ratio: f64) -> bool {
+    (ratio - 1.0).abs() > CONTRADICTION
 }
 
 #[cfg(test)]

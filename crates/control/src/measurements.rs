@@ -7,8 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{
-    DeviceId, DeviceKind, ModelId, NodeName, ProfileError, ProfileProgress, ProfileTable,
+    DeviceId, DeviceKind, InputShapes, ModelId, NodeName, ProfileError, ProfileProgress,
+    ProfileTable, Program,
 };
+
+use crate::known_measurements::MeasurementKey;
 
 /// The most measurements that a device is assigned: the one that it makes and the next.
 const MOST_ASSIGNED: usize = 2;
@@ -55,6 +58,8 @@ pub(crate) struct Measurement {
     pub(crate) profile: ProfileTable,
     /// The recorded kernels, as CSV.
     pub(crate) kernels: Option<String>,
+    /// The identity of the measurement; none if the version of libtorch is unknown.
+    pub(crate) key: Option<MeasurementKey>,
 }
 
 /// The reason why there is no result of a measurement.
@@ -69,6 +74,22 @@ pub(crate) enum MeasurementError {
     /// The profile is of another model or kind of device.
     #[error("the measurement is of another model or device")]
     OtherSubject,
+}
+
+impl Measurement {
+    /// Adds the shapes of the inputs of the program that was measured, if they vary and the worker does not say them.
+    pub(crate) fn add_input_shapes(&mut self, program: &Program) {
+        let unknown =
+            { self.profile.iter() }.find(|(_, _, profile)| profile.input_shapes().is_none());
+        if program.has_variable_inputs()
+            && let Some((model, kind, profile)) = unknown
+        {
+            let (model, kind) = (model.clone(), kind.clone());
+            let shapes = InputShapes::tried(program);
+            let profile = profile.clone().with_input_shapes(shapes);
+            self.profile.insert(model, kind, profile);
+        }
+    }
 }
 
 impl Measurements {
@@ -146,6 +167,20 @@ impl Measurements {
                 self.waiting.insert(model.clone());
             }
         }
+    }
+
+    /// Has a model measured again on a kind of device for which it has a profile. Does nothing if no such device accepts replicas.
+    pub(crate) fn measure_again(&mut self, model: &ModelId, kind: &DeviceKind) {
+        if self.assignment(model, kind).is_none()
+            && let Some(state) = self.kinds.get_mut(kind)
+        {
+            state.missing.insert(model.clone());
+        }
+    }
+
+    /// Returns true if a measurement of the model is made or waits for a device.
+    pub(crate) fn is_awaited(&self, model: &ModelId) -> bool {
+        self.waits(model) || self.of_model(model).next().is_some()
     }
 
     /// Removes a model that was removed, or cannot be served.
@@ -289,6 +324,11 @@ impl Measurements {
         })
     }
 
+    /// Returns the device that measures a model on this kind of device, or will.
+    pub(crate) fn device(&self, model: &ModelId, kind: &DeviceKind) -> Option<&DeviceId> {
+        Some(&self.assignment(model, kind)?.device)
+    }
+
     /// Notes that the result of a measurement is being stored.
     pub(crate) fn storing(&mut self, model: &ModelId, kind: &DeviceKind) {
         if let Some(assignment) = self.assignment_mut(model, kind) {
@@ -376,6 +416,7 @@ pub(crate) fn result(progress: &ProfileProgress) -> Option<Result<Measurement, M
     Some(Ok(Measurement {
         kernels: progress.kernels.clone(),
         profile,
+        key: None,
     }))
 }
 

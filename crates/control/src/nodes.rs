@@ -29,6 +29,8 @@ pub struct Node {
     pub(crate) lease: Lease,
     /// The time of the agent's last message; none since the gateway's start.
     pub last_heard: Option<Time>,
+    /// The version of libtorch of the node's workers; none if it is unknown.
+    pub libtorch: Option<String>,
     /// The agent's last report; none since the gateway's start.
     pub report: Option<NodeReport>,
 }
@@ -145,6 +147,7 @@ impl Nodes {
                     record,
                     lease: Lease::Awaited { until },
                     last_heard: None,
+                    libtorch: None,
                     report: None,
                 },
             );
@@ -205,6 +208,7 @@ impl Nodes {
         if let Some(node) = self.by_name.get_mut(name) {
             node.lease = lease;
             node.last_heard = Some(now);
+            node.libtorch = claim.libtorch;
             if leased.changed {
                 node.record = record;
             }
@@ -213,6 +217,7 @@ impl Nodes {
                 record,
                 lease,
                 last_heard: Some(now),
+                libtorch: claim.libtorch,
                 report: None,
             };
             self.by_name.insert(name.clone(), node);
@@ -358,6 +363,14 @@ fn check_claim(name: &NodeName, claim: &LeaseClaim) -> Result<(), CommandError> 
         let count = claim.devices.len();
         let problem = format!("at most {MAX_DEVICES} devices are allowed, got {count}");
         return invalid("devices", problem);
+    }
+    if claim
+        .libtorch
+        .as_ref()
+        .is_some_and(|version| version.len() > MAX_ID_BYTES)
+    {
+        let problem = format!("expected at most {MAX_ID_BYTES} bytes");
+        return invalid("libtorch", problem);
     }
     let mut names = BTreeSet::new();
     for device in &claim.devices {

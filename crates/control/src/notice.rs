@@ -79,6 +79,8 @@ pub enum Drift {
     Latency,
     /// The batch times, which are slowed by neighbours.
     Slowdown,
+    /// The shapes of the inputs, which are others than those that were measured.
+    InputShapes,
 }
 
 /// The change of a finding.

@@ -48,6 +48,8 @@ pub(crate) enum Behind {
     Split(ModelName),
     /// The measured needs of all models.
     Needs,
+    /// A known measurement, which is taken or forgotten again after a restart.
+    Measurement,
 }
 
 /// A change that an admin made.

@@ -5,11 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use packhorse_cluster::{
     ClusterId, DeviceId, DeviceKind, DeviceReport, Discipline, Generation, ModelId, ModelName,
-    ModelSpec, ModelVersion, NodeName, PolicyOptions, ProfileTable, Replica, RequestsPerSecond,
-    Scheduling, Split, Sticky,
+    ModelSpec, ModelVersion, NodeName, PolicyOptions, Profile, ProfileTable, Replica,
+    RequestsPerSecond, Scheduling, Split, Sticky,
 };
 use packhorse_contention::PairTable;
 use packhorse_estimator::OperatorGraph;
+
+use crate::known_measurements::MeasurementKey;
 
 /// A registered model.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,6 +157,8 @@ pub struct StoredCluster {
     pub plans: Vec<PlanRecord>,
     /// All profiles.
     pub profiles: ProfileTable,
+    /// The measurements that were made, the oldest first.
+    pub measurements: Vec<(MeasurementKey, Profile)>,
     /// The measured pairs of models that share a device, by kind of device.
     pub pairs: BTreeMap<DeviceKind, PairTable>,
     /// The rates that models and families were measured to need.

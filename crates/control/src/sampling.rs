@@ -20,6 +20,7 @@ impl Controller {
         });
         traffic.sample(now, &sample.models);
         self.store_needs();
+        self.learn_shapes(now, &sample.shapes);
         let forecasts = &self.state.plan.forecasts;
         self.predictions.sample(now, &sample.models, forecasts);
         let mut unobserved = self.state.estimated_devices();

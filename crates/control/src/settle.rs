@@ -98,7 +98,7 @@ impl Controller {
             .filter_map(|(model, kind, device)| {
                 let model = self.state.models.get(model)?;
                 Some(WantedProfile {
-                    program: Program::clone(&model.program),
+                    program: self.state.measured_program(model),
                     device: device.local().to_owned(),
                     device_kind: kind.clone(),
                     time_limit_ms,

@@ -16,6 +16,8 @@ use crate::{
     exclusions::{Exclusions, StartFailures},
     finding::RepositoryProblem,
     inspections::Inspections,
+    known_measurements::KnownMeasurements,
+    learned_shapes::LearnedShapes,
     measurements::Measurements,
     memory_limits::MemoryLimits,
     models::Models,
@@ -49,6 +51,9 @@ pub(crate) struct State {
     pub(crate) links: BTreeMap<ReplicaId, LinkState>,
     pub(crate) measurements: Measurements,
     pub(crate) inspections: Inspections,
+    pub(crate) known_measurements: KnownMeasurements,
+    /// The shapes of the requests of models with variable inputs.
+    pub(crate) learned_shapes: LearnedShapes,
     pub(crate) memory_limits: MemoryLimits,
     pub(crate) exclusions: Exclusions,
     pub(crate) start_failures: StartFailures,
@@ -177,6 +182,14 @@ impl State {
     pub(crate) fn learn_from_pairs(&mut self) {
         let measured: Vec<DeviceObservation> = self.measured_pairs().collect();
         self.observer.relearn(&measured, &self.profiles);
+    }
+
+    /// Forgets what was observed of a model on a kind of device, whose profile has changed.
+    pub(crate) fn forget_observations(&mut self, model: &ModelId, kind: &DeviceKind) {
+        let measured: Vec<DeviceObservation> = self.measured_pairs().collect();
+        let profiles = &self.profiles;
+        self.observer
+            .profile_changed(model, kind, &measured, profiles);
     }
 
     /// Returns the nodes, links and forecasts, as the rollout observes them.

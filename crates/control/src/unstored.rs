@@ -32,6 +32,7 @@ impl Unstored {
             Behind::Operators(model) => self.operators.insert(model),
             Behind::Split(name) => self.splits.insert(name),
             Behind::Needs => std::mem::replace(&mut self.needs, true),
+            Behind::Measurement => false,
         };
     }
 

@@ -14,6 +14,8 @@ pub struct CountedTraffic {
     pub rates: BTreeMap<ModelId, f64>,
     /// The part of each model's requests that is answered within the SLO, where it is not all.
     pub in_time: BTreeMap<ModelId, f64>,
+    /// The sizes of the variable dimensions of each model's inputs, where they count.
+    pub input_sizes: BTreeMap<ModelId, Vec<u64>>,
     /// The gateway's start and the counts of the last sample, with its time.
     last: (u64, Time, Sample),
 }
@@ -44,6 +46,10 @@ impl CountedTraffic {
             if serving.is_empty() {
                 counts.missed += requests;
                 continue;
+            }
+            if let Some(sizes) = self.input_sizes.get(model) {
+                let shapes = sample.shapes.entry(model.clone()).or_default();
+                shapes.add_batch(u32::try_from(requests).unwrap_or(u32::MAX), sizes);
             }
             let in_time = self.in_time.get(model).copied().unwrap_or(1.0);
             let in_time = (requests as f64 * in_time) as u64;

@@ -64,6 +64,8 @@ pub struct WorkerBehaviour {
     pub operators: Option<(Duration, String)>,
     /// False for an agent that makes no inspections.
     pub inspects: bool,
+    /// The version of libtorch that the agent says; none if it says none.
+    pub libtorch: Option<String>,
     /// The comparison of their answers that workers report.
     pub verification: Option<Verification>,
 }
@@ -84,6 +86,7 @@ impl Default for WorkerBehaviour {
             failures: BTreeMap::new(),
             operators: None,
             inspects: true,
+            libtorch: None,
             verification: None,
         }
     }
@@ -469,6 +472,7 @@ impl Node {
         LeaseClaim {
             instance: self.folder.instance.clone(),
             agent_version: "1".to_owned(),
+            libtorch: self.behaviour.libtorch.clone(),
             devices: self.devices.clone(),
             cluster_id: self.folder.fence.cluster_id.clone(),
             highest_epoch: self.folder.fence.highest_epoch,

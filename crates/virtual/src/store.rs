@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use packhorse_cluster::{ClusterId, Generation, ModelId, ModelSpec, NodeName, ProfileTable};
 use packhorse_control::{
-    Receipt, Write, WriteError,
+    MeasurementKey, Receipt, Write, WriteError,
     record::{ModelRecord, NodeRecord, PlanOutcome, Settings, StoredCluster},
 };
 
@@ -42,6 +42,7 @@ impl Store {
             nodes: Vec::new(),
             plans: Vec::new(),
             profiles: ProfileTable::default(),
+            measurements: Vec::new(),
             pairs: BTreeMap::new(),
             needs: BTreeMap::new(),
             settings: Settings::default(),
@@ -133,12 +134,12 @@ impl Store {
                     disk.profiles.remove_model(id);
                 }
             }
-            Write::UpsertProfiles(profiles, _) => {
-                for (model, kind, profile) in profiles.iter() {
-                    let table = &mut disk.profiles;
-                    table.insert(model.clone(), kind.clone(), profile.clone());
-                }
+            Write::UpsertMeasurement(key, profiles, _) => {
+                add_measurement(disk, &key, &profiles);
+                add_profiles(disk, &profiles);
             }
+            Write::DeleteMeasurement(key) => disk.measurements.retain(|(other, _)| *other != *key),
+            Write::UpsertProfiles(profiles, _) => add_profiles(disk, &profiles),
             Write::UpsertPairs(kind, pairs) => {
                 disk.pairs.insert(kind, pairs);
             }
@@ -187,6 +188,21 @@ fn replace(models: &mut [ModelRecord], spec: ModelSpec) {
     let mut models = models.iter_mut();
     if let Some(model) = models.find(|m| m.spec.program.model == spec.program.model) {
         model.spec = spec;
+    }
+}
+
+fn add_profiles(disk: &mut StoredCluster, profiles: &ProfileTable) {
+    for (model, kind, profile) in profiles.iter() {
+        let table = &mut disk.profiles;
+        table.insert(model.clone(), kind.clone(), profile.clone());
+    }
+}
+
+/// Adds a measurement, or replaces the one of the same identity.
+fn add_measurement(disk: &mut StoredCluster, key: &MeasurementKey, profiles: &ProfileTable) {
+    disk.measurements.retain(|(other, _)| other != key);
+    for (_, _, profile) in profiles.iter() {
+        disk.measurements.push((key.clone(), profile.clone()));
     }
 }
 

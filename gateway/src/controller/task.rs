@@ -118,6 +118,7 @@ impl Task {
             nodes: store.nodes().await?,
             plans: store.plans(None, RESTORED_PLANS).await?,
             profiles: store.profiles().await?,
+            measurements: store.measurements().await?,
             pairs: store.pairs().await?,
             needs: store.needs().await?,
             settings,
@@ -409,6 +410,7 @@ impl Task {
                 tokio::spawn(async move {
                     let sample = Sample {
                         models: data_plane.telemetry().request_counts(),
+                        shapes: data_plane.telemetry().shape_counts(),
                         paused_tenants: data_plane.telemetry().paused_tenants(),
                         without_room: data_plane.telemetry().weights().without_room(),
                         work: data_plane.work().await,

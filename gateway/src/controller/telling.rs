@@ -65,6 +65,7 @@ impl Task {
                         Drift::Rate => EventState::Rate,
                         Drift::Latency => EventState::Latency,
                         Drift::Slowdown => EventState::Slowdown,
+                        Drift::InputShapes => EventState::InputShapes,
                     },
                     reason: None,
                     text,

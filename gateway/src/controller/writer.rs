@@ -57,6 +57,15 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
             let stored = store.upsert_profiles(&profiles, &kernels).await;
             ("profiles", stored)
         }
+        Write::UpsertMeasurement(key, profiles, kernels) => {
+            let kernels = recorded_kernels(&profiles, kernels.as_deref());
+            let stored = store.upsert_measurement(&key, &profiles, &kernels).await;
+            ("a measurement", stored)
+        }
+        Write::DeleteMeasurement(key) => (
+            "the removal of a measurement",
+            store.delete_measurement(&key).await,
+        ),
         Write::UpsertPairs(kind, pairs) => {
             ("measured pairs", store.upsert_pairs(&kind, &pairs).await)
         }

@@ -11,6 +11,7 @@ mod events;
 mod files;
 mod identity;
 mod keys;
+mod measurements;
 mod migrations;
 mod models;
 mod needs;

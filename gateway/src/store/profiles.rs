@@ -4,7 +4,7 @@ use packhorse_cluster::{DeviceKind, ModelId, ModelName, Profile, ProfileTable};
 use packhorse_kernels::{KernelTable, Recording};
 use sqlx::Row as _;
 
-use super::{Store, StoreError, unix_ms};
+use super::{Store, StoreError, transaction::Transaction, unix_ms};
 
 impl Store {
     /// Adds profiles with their recorded kernels. They replace existing ones of the same model and kind of device. All or none are
@@ -18,24 +18,7 @@ impl Store {
         kernels: &KernelTable,
     ) -> Result<(), StoreError> {
         let mut transaction = self.begin().await?;
-        for (model, kind, profile) in profiles.iter() {
-            let recording = kernels
-                .get(model, kind)
-                .map(|recording| kernels_csv(model, kind, recording));
-            sqlx::query(
-                "INSERT INTO profiles (name, version, device_kind, csv, created_ms, kernels) VALUES ($1, $2, $3, $4, $5, $6) \
-                 ON CONFLICT (name, version, device_kind) DO UPDATE \
-                 SET csv = excluded.csv, created_ms = excluded.created_ms, kernels = excluded.kernels",
-            )
-            .bind(model.name.to_string())
-            .bind(i64::from(model.version.get()))
-            .bind(kind.to_string())
-            .bind(to_csv(model, kind, profile))
-            .bind(unix_ms())
-            .bind(recording)
-            .execute(&mut *transaction)
-            .await?;
-        }
+        upsert(&mut transaction, profiles, kernels).await?;
         transaction.commit().await?;
         Ok(())
     }
@@ -79,6 +62,33 @@ impl Store {
         }
         Ok(all)
     }
+}
+
+/// Adds or replaces profiles with their recorded kernels within a transaction.
+pub(super) async fn upsert(
+    transaction: &mut Transaction,
+    profiles: &ProfileTable,
+    kernels: &KernelTable,
+) -> Result<(), StoreError> {
+    for (model, kind, profile) in profiles.iter() {
+        let recording = kernels
+            .get(model, kind)
+            .map(|recording| kernels_csv(model, kind, recording));
+        sqlx::query(
+            "INSERT INTO profiles (name, version, device_kind, csv, created_ms, kernels) VALUES ($1, $2, $3, $4, $5, $6) \
+             ON CONFLICT (name, version, device_kind) DO UPDATE \
+             SET csv = excluded.csv, created_ms = excluded.created_ms, kernels = excluded.kernels",
+        )
+        .bind(model.name.to_string())
+        .bind(i64::from(model.version.get()))
+        .bind(kind.to_string())
+        .bind(to_csv(model, kind, profile))
+        .bind(unix_ms())
+        .bind(recording)
+        .execute(&mut **transaction)
+        .await?;
+    }
+    Ok(())
 }
 
 fn kernels_csv(model: &ModelId, kind: &DeviceKind, recording: &Recording) -> String {

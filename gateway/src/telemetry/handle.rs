@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use axum::http::HeaderMap;
 use packhorse_api::{ModelGoodput, agent::GpuStatus};
 use packhorse_cluster::{ModelId, NodeName};
-use packhorse_control::RequestCounts;
+use packhorse_control::{RequestCounts, ShapeCounts};
 use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
@@ -143,6 +143,15 @@ impl Telemetry {
         counts
             .map(|model| (model.model.clone(), model.request_counts()))
             .collect()
+    }
+
+    /// Returns the counted shapes of the batches of all models with variable inputs.
+    pub(crate) fn shape_counts(&self) -> BTreeMap<ModelId, ShapeCounts> {
+        let models = self.shared.models.all();
+        let counts = models
+            .iter()
+            .map(|model| (model.model.clone(), model.shapes.counts()));
+        counts.filter(|(_, counts)| counts.rows > 0).collect()
     }
 
     /// Returns the tenants of every model that were paused a short while ago because their requests ended its workers.

@@ -4,6 +4,7 @@
 //! All label values come from registered objects: nothing that a client sends becomes a label, and a model that is removed takes
 //! its series along.
 
+mod batch_shapes;
 mod cluster_metrics;
 mod count_and_time;
 mod engine_metrics;

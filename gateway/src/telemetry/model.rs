@@ -14,6 +14,7 @@ use packhorse_control::RequestCounts;
 use packhorse_serving::{Refusal, RequestOutcome};
 
 use super::{
+    batch_shapes::BatchShapes,
     count_and_time::CountAndTime,
     otel::{RequestIdentity, Tracer},
     paused_tenants::PausedTenants,
@@ -178,6 +179,8 @@ pub struct ModelTelemetry {
     arrived: AtomicU64,
     /// Those of them that were for the model's family.
     for_family: AtomicU64,
+    /// The shapes of the model's batches, if its inputs vary.
+    pub(crate) shapes: BatchShapes,
     /// The family that the model is a variant of, and its accuracy.
     variant: RwLock<Option<VariantOf>>,
     /// The accuracy of a variant in thousandths of a percent; 0 for other models.
@@ -227,6 +230,7 @@ impl ModelTelemetry {
             last_inference: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
             for_family: AtomicU64::new(0),
+            shapes: BatchShapes::default(),
             variant: RwLock::default(),
             accuracy: AtomicU64::new(0),
             accurate: AtomicU64::new(0),

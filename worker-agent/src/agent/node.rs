@@ -6,7 +6,7 @@ use packhorse_api::agent::{LeaseRequest, ProtocolRange};
 use packhorse_cluster::ByteCount;
 use packhorse_cluster::Time;
 use packhorse_reconcile::{Action, Event, Limits, Reconciler};
-use packhorse_service::Supervisor;
+use packhorse_service::{LIBTORCH_VERSION, Supervisor};
 use packhorse_wire::LinkSecret;
 use packhorse_worker_agent::devices::{Backend, Device, DiscoverError};
 use tokio::{
@@ -136,6 +136,10 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     let request = LeaseRequest {
         instance: folder.instance().map_err(OpenStateError::from)?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+        // What simulated devices take is not measured.
+        libtorch: { devices.iter() }
+            .all(|device| device.backend != Backend::Simulated)
+            .then(|| LIBTORCH_VERSION.to_owned()),
         devices: { devices.iter() }
             .map(|device| device.report(settings.own_workers))
             .collect(),

@@ -6,9 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use packhorse_cluster::{
-    ComputeShare, DeviceKind, ModelId, Profile, ProfileRow, ProfileTable, Program,
-};
+use packhorse_cluster::{ComputeShare, InputShapes, Profile, ProfileRow, ProfileTable, Program};
 use packhorse_worker_agent::handoff::{Execution, Handoff, ProfileTask, WorkerReport, exit_code};
 
 use crate::{
@@ -77,14 +75,7 @@ fn run(
     let program = &task.execution.program;
     if let Some(known) = executor::known_profile(&task.execution)? {
         let total = u32::try_from(known.rows().len()).unwrap_or(u32::MAX);
-        report_measured(
-            reporter,
-            &program.model,
-            &task.device_kind,
-            known,
-            total,
-            ByProducts::default(),
-        );
+        report_measured(reporter, task, known, total, ByProducts::default());
         return Ok(());
     }
     let time_limit = Duration::from_millis(task.time_limit_ms);
@@ -126,12 +117,11 @@ fn run(
     )?;
     let profile = Profile::new(rows).expect("every size once, and time passed");
     drop(watchdog);
-    let (model, kind) = (&program.model, &task.device_kind);
     let by_products = ByProducts {
-        kernels: recorder.into_csv(model, kind),
+        kernels: recorder.into_csv(&program.model, &task.device_kind),
         operators,
     };
-    report_measured(reporter, model, kind, profile, total, by_products);
+    report_measured(reporter, task, profile, total, by_products);
     Ok(())
 }
 
@@ -164,15 +154,20 @@ struct ByProducts {
 
 fn report_measured(
     reporter: &StatusReporter,
-    model: &ModelId,
-    device_kind: &DeviceKind,
+    task: &ProfileTask,
     profile: Profile,
     total: u32,
     by_products: ByProducts,
 ) {
+    let program = &task.execution.program;
+    let profile = if program.has_variable_inputs() {
+        profile.with_input_shapes(InputShapes::tried(program))
+    } else {
+        profile
+    };
     let done = u32::try_from(profile.rows().len()).unwrap_or(u32::MAX);
     let mut table = ProfileTable::default();
-    table.insert(model.clone(), device_kind.clone(), profile);
+    table.insert(program.model.clone(), task.device_kind.clone(), profile);
     let csv = table.to_csv();
     reporter.report_result(WorkerReport::Measured {
         done,

@@ -140,7 +140,8 @@ fn colour(state: EventState) -> Colour {
         | EventState::Rejected
         | EventState::Rate
         | EventState::Latency
-        | EventState::Slowdown => Colour::Yellow,
+        | EventState::Slowdown
+        | EventState::InputShapes => Colour::Yellow,
     }
 }
 

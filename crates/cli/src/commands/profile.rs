@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use anyhow::Context as _;
 use packhorse_api::{BatchTimeView, LearnedTimeView};
 use packhorse_cluster::{
-    ByteCount, DeviceKind, ModelId, ModelName, Percent, ProfileRow, ProfileSource, ProfileTable,
+    ByteCount, DeviceKind, ModelId, ModelName, Percent, Profile, ProfileRow, ProfileSource,
+    ProfileTable,
 };
 use packhorse_contention::PairTable;
 use serde::Serialize;
@@ -100,10 +101,11 @@ struct Row {
     mean_occupancy_pct: Option<f64>,
     sm_utilization_pct: Option<f64>,
     source: ProfileSource,
+    input_shapes: Option<String>,
 }
 
 impl Row {
-    fn new(model: &ModelId, kind: &DeviceKind, row: &ProfileRow, source: ProfileSource) -> Self {
+    fn new(model: &ModelId, kind: &DeviceKind, row: &ProfileRow, profile: &Profile) -> Self {
         Self {
             model: versioned_name(&model.name, model.version),
             device_kind: kind.clone(),
@@ -115,7 +117,8 @@ impl Row {
             achieved_occupancy_pct: row.achieved_occupancy.map(Percent::get),
             mean_occupancy_pct: row.mean_occupancy.map(Percent::get),
             sm_utilization_pct: row.sm_utilization.map(Percent::get),
-            source,
+            source: profile.source(),
+            input_shapes: profile.input_shapes().map(ToString::to_string),
         }
     }
 }
@@ -232,7 +235,7 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
         profile
             .rows()
             .iter()
-            .map(move |row| Row::new(model, kind, row, profile.source()))
+            .map(move |row| Row::new(model, kind, row, profile))
     });
     let rows: Vec<Row> = rows.collect();
     if context.json() {
@@ -251,6 +254,7 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
         "MEAN %",
         "SM %",
         "SOURCE",
+        "INPUTS",
     ]);
     for row in rows {
         table.add_row([
@@ -271,6 +275,7 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
                 ProfileSource::Estimated => "estimated",
             }
             .to_owned(),
+            row.input_shapes.unwrap_or_else(|| "-".to_owned()),
         ]);
     }
     Ok(output::print_table(&table, "no profiles")?)

@@ -1,4 +1,4 @@
-use packhorse_cluster::{ArtifactDigest, ProfileTable, TensorSpec};
+use packhorse_cluster::{ArtifactDigest, Dim, ProfileTable, TensorSpec};
 
 use super::*;
 

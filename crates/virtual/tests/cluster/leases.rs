@@ -151,6 +151,7 @@ fn nodes_are_removed_and_make_room_for_others() {
     let claim = |number: usize| LeaseClaim {
         instance: format!("folder {number}"),
         agent_version: "1".to_owned(),
+        libtorch: None,
         devices: Vec::new(),
         cluster_id: None,
         highest_epoch: 0,

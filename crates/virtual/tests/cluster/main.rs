@@ -10,6 +10,7 @@ mod exports;
 mod families;
 mod histories;
 mod leases;
+mod measurements;
 mod plans;
 mod requests;
 mod restarts;

@@ -71,6 +71,7 @@ pub(super) async fn lease(
     let claim = LeaseClaim {
         instance: request.instance,
         agent_version: request.agent_version,
+        libtorch: request.libtorch,
         devices: request.devices,
         cluster_id: request.cluster_id.clone(),
         highest_epoch: request.highest_epoch,

@@ -29,7 +29,8 @@ pub(super) struct ProfileFilter {
 }
 
 /// Returns the measured, imported and estimated profiles as CSV, with a row per model version, device kind, compute share and batch size. If
-/// one is estimated, there is a last column `source`, which is `measured` or `estimated`.
+/// one is estimated, there is a column `source`, which is `measured` or `estimated`; if the inputs of a model vary, there is a last column
+/// `input_shapes`, with the shapes that were measured, as in `-1x128 -1x128`.
 #[utoipa::path(
     get, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),
     params(ProfileFilter),

@@ -66,6 +66,10 @@ impl Driver {
             }
         }
         self.update_queue_length(now, &model);
+        if let Ok(inputs) = &assembled {
+            let (program, shapes) = (&model.spec.program, &model.telemetry.shapes);
+            shapes.count(program, all_rows, &inputs.headers);
+        }
         let requests = requests.iter().copied().zip(rows).collect();
         self.batches.insert(
             batch,

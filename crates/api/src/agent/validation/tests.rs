@@ -205,6 +205,7 @@ fn the_protocol_of_an_agent_may_be_one_version_away_but_must_overlap() {
     let lease = |first, last| LeaseRequest {
         instance: "i".to_owned(),
         agent_version: "v".to_owned(),
+        libtorch: None,
         devices: Vec::new(),
         protocol: ProtocolRange { first, last },
         cluster_id: None,
