@@ -47,31 +47,45 @@ enum Unknown {
 
 /// A checked change, before it is made.
 pub struct Rehearsal {
-    /// The copy to make the change in, and the permit to plan beside the controller.
-    prepared: Result<(DryRun, OwnedSemaphorePermit), Busy>,
+    prepared: Result<Prepared, Busy>,
+}
+
+/// The means to find the consequences of a change.
+struct Prepared {
+    /// The copy to make the change in.
+    dry_run: DryRun,
+    /// The permit to plan beside the controller.
+    permit: OwnedSemaphorePermit,
     /// The time limit of a policy.
     budget: Duration,
 }
 
 impl Rehearsal {
-    pub(super) fn new(
-        dry_run: DryRun,
-        permit: Result<OwnedSemaphorePermit, Busy>,
-        budget: Duration,
-    ) -> Self {
-        Self {
-            prepared: permit.map(|permit| (dry_run, permit)),
+    pub(super) fn new(dry_run: DryRun, permit: OwnedSemaphorePermit, budget: Duration) -> Self {
+        let prepared = Ok(Prepared {
+            dry_run,
+            permit,
             budget,
-        }
+        });
+        Self { prepared }
+    }
+
+    /// Creates the rehearsal of a change whose consequences cannot be found, because there is no permit.
+    pub(super) fn refused(busy: Busy) -> Self {
+        let prepared = Err(busy);
+        Self { prepared }
     }
 
     /// Returns the consequences of the change. They are not known if that takes too long.
     pub async fn consequences(self) -> Consequences {
-        let (dry_run, permit) = match self.prepared {
+        let Prepared {
+            dry_run,
+            permit,
+            budget,
+        } = match self.prepared {
             Ok(prepared) => prepared,
             Err(busy) => return Consequences::unknown(&busy),
         };
-        let budget = self.budget;
         let found = run_with_permit(permit, move || find(dry_run, budget));
         let found = async { found.await.unwrap_or_else(|e| Err(Unknown::Panicked(e))) };
         within(LIMIT, found).await
