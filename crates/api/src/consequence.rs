@@ -29,10 +29,10 @@ pub struct Consequences {
     pub consequences_unknown: Option<String>,
 }
 
-/// A model, node or policy that an admin has changed, with the consequences of the change.
+/// A model, node or policy that an admin has changed or removed, with the consequences of the change.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub struct Changed<T> {
-    /// The model, node or policy as it is now.
+    /// The model, node or policy as it is now, or what was removed.
     #[serde(flatten)]
     pub view: T,
     /// The consequences of the change.

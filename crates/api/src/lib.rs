@@ -27,10 +27,10 @@ pub use consequence::{ChangeAnswer, Changed, Consequence, Consequences, DryRunAn
 pub use key::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
     ArtifactView, FamilyGoodput, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration,
-    ModelState, ModelView, PredictedGoodputView, ProfilingView, Promotion, ReplicaView,
-    TotalGoodput, WeightsView,
+    ModelState, ModelView, PredictedGoodputView, ProfilingView, Promotion, RemovedModel,
+    ReplicaView, TotalGoodput, WeightsView,
 };
-pub use node::{DeviceView, NodeState, NodeTokenView, NodeView};
+pub use node::{DeviceView, NodeState, NodeTokenView, NodeView, RemovedNode};
 pub use plan::{
     DisciplineInfo, ForecastView, GoodputView, PlacementView, PlanDiff, PlanOutcome, PlanPreview,
     PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView,

@@ -181,6 +181,17 @@ pub struct ModelChange {
     pub sticky: Option<Sticky>,
 }
 
+/// A model that was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemovedModel {
+    /// The model's name.
+    #[schema(value_type = String)]
+    pub removed: ModelName,
+    /// The removed version; null if all were.
+    #[schema(value_type = Option<u32>)]
+    pub version: Option<ModelVersion>,
+}
+
 /// Gives all requests that name no version to one.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -23,6 +23,14 @@ pub struct NodeView {
     pub devices: Vec<DeviceView>,
 }
 
+/// A node that was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RemovedNode {
+    /// The node's name.
+    #[schema(value_type = String)]
+    pub removed: NodeName,
+}
+
 /// A new token of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct NodeTokenView {

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::{
     ComputeShare, DeviceId, DeviceKind, Discipline, Explanation, Generation, ModelId, ModelName,
-    ModelVersion, PolicyOptions, ReplicaId, RequestsPerSecond,
+    ModelVersion, PolicyOptions, Priority, ReplicaId, RequestsPerSecond,
 };
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -191,7 +191,7 @@ pub struct PlanPreviewRequest {
     pub explain: bool,
 }
 
-/// A registered model with another rate or SLO, or a model to add.
+/// A registered model with another rate, SLO or priority, or a model to add.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewModel {
@@ -209,8 +209,12 @@ pub struct PreviewModel {
     #[serde(default)]
     #[schema(value_type = Option<f64>)]
     pub rate_rps: Option<RequestsPerSecond>,
+    /// The priority over other models, of all versions of the model's name; unchanged if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u32>, minimum = 0, maximum = 9)]
+    pub priority: Option<Priority>,
     /// The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
-    /// and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
+    /// priority and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub profile_of: Option<ModelName>,

@@ -6,7 +6,7 @@ use packhorse_api::{
     ArtifactView, BatchTimeView, Changed, CreatedKey, GoodputView, KeyRequest, KeyRotation,
     KeyView, ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff,
     PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
-    RepositoryProblems, SessionCode,
+    RemovedModel, RemovedNode, RepositoryProblems, SessionCode,
 };
 use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -193,19 +193,13 @@ impl AdminClient {
         name: &ModelName,
         version: ModelVersion,
     ) -> Result<Changed<ModelView>, CallError> {
-        let path = ["v1", "models", name.as_str(), "promote"];
-        let request = self.caller.request(Method::POST, path);
-        self.caller
-            .fetch(request.json(&Promotion { version }))
-            .await
+        let request = self.promotion_request(name, version);
+        self.caller.fetch(request).await
     }
 
     /// Returns to the split before the last change.
     pub async fn roll_back(&self, name: &ModelName) -> Result<Changed<ModelView>, CallError> {
-        let path = ["v1", "models", name.as_str(), "rollback"];
-        self.caller
-            .fetch(self.caller.request(Method::POST, path))
-            .await
+        self.caller.fetch(self.rollback_request(name)).await
     }
 
     /// Removes a version, by default all versions.
@@ -213,11 +207,9 @@ impl AdminClient {
         &self,
         name: &ModelName,
         version: Option<ModelVersion>,
-    ) -> Result<(), CallError> {
-        self.caller
-            .send(self.model_request(Method::DELETE, name, version))
-            .await
-            .map(drop)
+    ) -> Result<Changed<RemovedModel>, CallError> {
+        let request = self.model_request(Method::DELETE, name, version);
+        self.caller.fetch(request).await
     }
 
     /// Returns all stored model files.
@@ -316,9 +308,9 @@ impl AdminClient {
     }
 
     /// Removes a node whose agent holds no lease.
-    pub async fn remove_node(&self, node: &NodeName) -> Result<(), CallError> {
+    pub async fn remove_node(&self, node: &NodeName) -> Result<Changed<RemovedNode>, CallError> {
         let request = self.node_removal_request(node);
-        self.caller.send(request).await.map(drop)
+        self.caller.fetch(request).await
     }
 
     /// Makes a token for the agent of one node. Other tokens do not lease the node any more.
@@ -480,6 +472,21 @@ impl AdminClient {
     pub(crate) fn registration_request(&self, registration: &ModelRegistration) -> RequestBuilder {
         let request = self.caller.request(Method::POST, ["v1", "models"]);
         request.json(registration)
+    }
+
+    pub(crate) fn promotion_request(
+        &self,
+        name: &ModelName,
+        version: ModelVersion,
+    ) -> RequestBuilder {
+        let path = ["v1", "models", name.as_str(), "promote"];
+        let request = self.caller.request(Method::POST, path);
+        request.json(&Promotion { version })
+    }
+
+    pub(crate) fn rollback_request(&self, name: &ModelName) -> RequestBuilder {
+        let path = ["v1", "models", name.as_str(), "rollback"];
+        self.caller.request(Method::POST, path)
     }
 
     pub(crate) fn node_request(&self, node: &NodeName, action: &str) -> RequestBuilder {

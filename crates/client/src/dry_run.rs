@@ -40,6 +40,31 @@ impl DryRun<'_> {
         self.fetch(request.json(change)).await
     }
 
+    /// Returns the consequences of [`AdminClient::promote`].
+    pub async fn promote(
+        self,
+        name: &ModelName,
+        version: ModelVersion,
+    ) -> Result<Consequences, CallError> {
+        self.fetch(self.client.promotion_request(name, version))
+            .await
+    }
+
+    /// Returns the consequences of [`AdminClient::roll_back`].
+    pub async fn roll_back(self, name: &ModelName) -> Result<Consequences, CallError> {
+        self.fetch(self.client.rollback_request(name)).await
+    }
+
+    /// Returns the consequences of [`AdminClient::remove_model`].
+    pub async fn remove_model(
+        self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+    ) -> Result<Consequences, CallError> {
+        let request = self.client.model_request(Method::DELETE, name, version);
+        self.fetch(request).await
+    }
+
     /// Returns the consequences of [`AdminClient::drain`].
     pub async fn drain(self, node: &NodeName) -> Result<Consequences, CallError> {
         self.fetch(self.client.node_request(node, "drain")).await

@@ -38,6 +38,18 @@ pub struct ChangedInput {
 pub struct NoProfile(pub ModelId);
 
 impl Controller {
+    /// Checks commands of an admin as [`Self::dry_run`] does, without a copy to make them in.
+    ///
+    /// # Errors
+    /// If one of the commands would be refused.
+    pub fn check_all(
+        &self,
+        now: Time,
+        commands: impl IntoIterator<Item = Command>,
+    ) -> Result<(), CommandError> {
+        self.checked_changes(now, commands).map(drop)
+    }
+
     /// Checks commands of an admin that are executed one after the other, as if they were executed now. Changes nothing.
     ///
     /// # Errors
@@ -47,16 +59,24 @@ impl Controller {
         now: Time,
         commands: impl IntoIterator<Item = Command>,
     ) -> Result<DryRun, CommandError> {
-        let mut changes = Vec::new();
-        for command in commands {
-            let checked = self.check(now, command)?;
-            changes.extend(checked.map(|(_, change)| change));
-        }
+        let changes = self.checked_changes(now, commands)?;
         Ok(DryRun {
             copy: Box::new(self.clone()),
             changes,
             now,
         })
+    }
+
+    fn checked_changes(
+        &self,
+        now: Time,
+        commands: impl IntoIterator<Item = Command>,
+    ) -> Result<Vec<Change>, CommandError> {
+        let checked = commands
+            .into_iter()
+            .map(|command| Ok(self.check(now, command)?.map(|(_, change)| change)));
+        let changes = checked.filter_map(Result::transpose);
+        changes.collect()
     }
 }
 

@@ -328,7 +328,7 @@ impl PlanningInput {
     }
 
     /// Returns the rows per second that the replicas of a model compute with full batches.
-    pub(crate) fn throughput(&self, replicas: &[ReplicaSpec], model: &ModelId) -> f64 {
+    pub fn throughput(&self, replicas: &[ReplicaSpec], model: &ModelId) -> f64 {
         let of_model = replicas.iter().filter(|spec| spec.model == *model);
         of_model
             .filter_map(|spec| {

@@ -1,10 +1,14 @@
 //! The consequences of an admin's change: the models from which it takes planned goodput. They are found by planning twice beside the
 //! controller, without the change and with it, so that what has happened since the current plan was made is on both sides.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    slice::from_ref,
+    time::Duration,
+};
 
 use packhorse_api::{Consequence, Consequences};
-use packhorse_cluster::{ModelId, ModelName};
+use packhorse_cluster::{ModelId, ModelName, ReplicaSpec};
 use packhorse_control::{ChangedInput, DryRun, NoProfile, PlanningError};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -43,31 +47,45 @@ enum Unknown {
 
 /// A checked change, before it is made.
 pub struct Rehearsal {
-    /// The copy to make the change in, and the permit to plan beside the controller.
-    prepared: Result<(DryRun, OwnedSemaphorePermit), Busy>,
+    prepared: Result<Prepared, Busy>,
+}
+
+/// The means to find the consequences of a change.
+struct Prepared {
+    /// The copy to make the change in.
+    dry_run: DryRun,
+    /// The permit to plan beside the controller.
+    permit: OwnedSemaphorePermit,
     /// The time limit of a policy.
     budget: Duration,
 }
 
 impl Rehearsal {
-    pub(super) fn new(
-        dry_run: DryRun,
-        permit: Result<OwnedSemaphorePermit, Busy>,
-        budget: Duration,
-    ) -> Self {
-        Self {
-            prepared: permit.map(|permit| (dry_run, permit)),
+    pub(super) fn new(dry_run: DryRun, permit: OwnedSemaphorePermit, budget: Duration) -> Self {
+        let prepared = Ok(Prepared {
+            dry_run,
+            permit,
             budget,
-        }
+        });
+        Self { prepared }
+    }
+
+    /// Creates the rehearsal of a change whose consequences cannot be found, because there is no permit.
+    pub(super) fn refused(busy: Busy) -> Self {
+        let prepared = Err(busy);
+        Self { prepared }
     }
 
     /// Returns the consequences of the change. They are not known if that takes too long.
     pub async fn consequences(self) -> Consequences {
-        let (dry_run, permit) = match self.prepared {
+        let Prepared {
+            dry_run,
+            permit,
+            budget,
+        } = match self.prepared {
             Ok(prepared) => prepared,
             Err(busy) => return Consequences::unknown(&busy),
         };
-        let budget = self.budget;
         let found = run_with_permit(permit, move || find(dry_run, budget));
         let found = async { found.await.unwrap_or_else(|e| Err(Unknown::Panicked(e))) };
         within(LIMIT, found).await
@@ -112,7 +130,14 @@ struct Served {
 
 /// Returns the models and families that the second plan serves less of than the first, although they ask for it.
 fn losses(before: &Preview, after: &Preview) -> Vec<Consequence> {
-    let then = served(before);
+    let ended = ended(before, after);
+    let mut then = served(before);
+    for spec in &ended {
+        if let Some(served) = then.get_mut(demand_name(before, &spec.model)) {
+            let all = served.goodput + before.input.throughput(from_ref(*spec), &spec.model);
+            served.goodput = all.min(served.rate);
+        }
+    }
     let mut now = served(after);
     let losses = then
         .into_iter()
@@ -122,7 +147,7 @@ fn losses(before: &Preview, after: &Preview) -> Vec<Consequence> {
             (left.goodput < asked * (1.0 - LEAST_LOSS)).then(|| Consequence {
                 before_rps: goodput,
                 after_rps: left.goodput,
-                reason: reason(after, &model, left.shortfall),
+                reason: reason(after, &model, left.shortfall, &ended),
                 model,
             })
         });
@@ -153,19 +178,42 @@ fn demand_name<'a>(plan: &'a Preview, model: &'a ModelId) -> &'a ModelName {
     family.map_or(&model.name, |family| &family.name)
 }
 
-/// Returns the reason why a plan serves less of a model, and what it keeps of it until it has a place.
-fn reason(plan: &Preview, name: &ModelName, shortfall: Option<String>) -> String {
-    let reason = shortfall.unwrap_or_else(|| "the plan serves fewer of its requests".to_owned());
-    let retained = plan.input.retained.iter().filter(|spec| {
-        demand_name(plan, &spec.model) == name && plan.draft.replicas.contains(spec)
+/// Returns the replicas that serve although no plan has a place for them, and that stay without the change and end with it.
+fn ended<'a>(before: &'a Preview, after: &Preview) -> Vec<&'a ReplicaSpec> {
+    let retained = before.input.retained.iter();
+    let ended = retained.filter(|spec| {
+        before.draft.replicas.contains(spec) && !after.draft.replicas.contains(spec)
     });
-    let mut nodes: Vec<&str> = retained.map(|spec| spec.device.node().as_str()).collect();
-    nodes.dedup();
-    if nodes.is_empty() {
-        return reason;
+    ended.collect()
+}
+
+/// Returns the reason why a plan serves less of a model, what ends of it, and what the plan keeps of it until it has a place.
+fn reason(
+    plan: &Preview,
+    name: &ModelName,
+    shortfall: Option<String>,
+    ended: &[&ReplicaSpec],
+) -> String {
+    let reason = shortfall.unwrap_or_else(|| "the plan serves fewer of its requests".to_owned());
+    let of_model = |spec: &&ReplicaSpec| demand_name(plan, &spec.model) == name;
+    let retained = plan.input.retained.iter();
+    let retained = retained.filter(|spec| plan.draft.replicas.contains(spec));
+    if let Some(nodes) = nodes_of(retained.filter(of_model)) {
+        return format!(
+            "{reason}; its replicas on {nodes} stay until another node has room for them"
+        );
     }
-    let nodes = nodes.join(", ");
-    format!("{reason}; its replicas on {nodes} stay until another node has room for them")
+    match nodes_of(ended.iter().copied().filter(of_model)) {
+        Some(nodes) => format!("{reason}; its replicas on {nodes}, which still serve, end"),
+        None => reason,
+    }
+}
+
+/// Returns the names of the replicas' nodes; `None` if there are no replicas.
+fn nodes_of<'a>(replicas: impl Iterator<Item = &'a ReplicaSpec>) -> Option<String> {
+    let nodes: BTreeSet<&str> = replicas.map(|spec| spec.device.node().as_str()).collect();
+    let nodes: Vec<&str> = nodes.into_iter().collect();
+    (!nodes.is_empty()).then(|| nodes.join(", "))
 }
 
 #[cfg(test)]

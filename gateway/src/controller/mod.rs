@@ -327,12 +327,22 @@ impl Controller {
         }
     }
 
-    /// Checks commands that are about to be executed one after the other, so that their consequences can be told. Changes nothing.
+    /// Checks commands that are about to be executed one after the other, so that their consequences can be told. Changes nothing. The state
+    /// is copied for this only if a permit is free: the copy takes the task's time.
     pub async fn rehearse(
         &self,
         commands: Vec<Command>,
     ) -> Result<Result<Rehearsal, CommandError>, Stopped> {
-        let permit = self.preview_permit();
+        let permit = match self.preview_permit() {
+            Ok(permit) => permit,
+            Err(busy) => {
+                let checked = self.read(move |task| {
+                    let controller = task.controller();
+                    controller.check_all(controller.now(), commands)
+                });
+                return Ok(checked.await?.map(|()| Rehearsal::refused(busy)));
+            }
+        };
         let checked = self.read(move |task| {
             let controller = task.controller();
             controller.dry_run(controller.now(), commands)

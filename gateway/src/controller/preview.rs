@@ -9,8 +9,8 @@ use packhorse_api::{
 };
 use packhorse_cluster::{
     ByteCount, DemandedModel, Device, DeviceId, DeviceIndex, DeviceKind, ModelId, ModelName,
-    ModelSpec, ModelSpecError, ModelVersion, NodeName, NotLive, PlannedReplica, RequestsPerSecond,
-    VariantMix, known_kind,
+    ModelSpec, ModelSpecError, ModelVersion, NodeName, NotLive, PlannedReplica, Priority,
+    RequestsPerSecond, VariantMix, known_kind,
 };
 use packhorse_control::{
     CommandError, PlanReason, PlanReasons, PlanningError, PlanningInput, SolveError,
@@ -110,6 +110,8 @@ struct PreviewedModel {
     spec: ModelSpec,
     /// The rate to plan for if it is another one.
     rate: Option<RequestsPerSecond>,
+    /// The priority of all versions of the name if it is another one.
+    priority: Option<Priority>,
     /// The model whose profile a model to add has; `None` for a registered model.
     like: Option<ModelId>,
 }
@@ -203,6 +205,10 @@ impl Task {
         if let Some(slo_ms) = change.slo_ms {
             spec.slo = slo_from_ms(slo_ms)?;
         }
+        let of_name = controller.find_model(name, None).ok();
+        let newest = of_name.and_then(|newest| controller.model(&newest));
+        let priority = newest.map_or(spec.priority, |newest| newest.spec.priority);
+        spec.priority = change.priority.unwrap_or(priority);
         spec.validate()?;
         if change.profile_of.is_some() {
             spec.program.model = ModelId {
@@ -216,6 +222,7 @@ impl Task {
         Ok(Some(PreviewedModel {
             spec,
             rate: change.rate_rps,
+            priority: change.priority,
             like: change.profile_of.is_some().then_some(id),
         }))
     }
@@ -291,6 +298,14 @@ fn change_model(
     changes_family
 }
 
+/// Changes the priority of all versions of a model.
+fn change_priority(input: &mut PlanningInput, name: &ModelName, priority: Priority) {
+    let models = input.problem.models.iter_mut();
+    for model in models.filter(|model| model.id.name == *name) {
+        model.priority = priority;
+    }
+}
+
 /// Adds a model with the profiles of another.
 fn add_model(
     input: &mut PlanningInput,
@@ -316,6 +331,7 @@ fn add_model(
         rate,
         need: Some(RequestsPerSecond::ZERO),
         slo: spec.slo,
+        priority: spec.priority,
         ..other.clone()
     });
     for (kind, profile) in profiles {
@@ -430,10 +446,14 @@ impl PreviewInput {
     fn apply(&mut self) -> Result<(), PreviewError> {
         let input = &mut self.input;
         let mut families_change = false;
-        for PreviewedModel { spec, rate, like } in &self.models {
-            match like {
+        for model in &self.models {
+            let PreviewedModel { spec, rate, .. } = model;
+            match &model.like {
                 Some(like) => add_model(input, spec, rate.unwrap_or(spec.prior_rate()), like)?,
                 None => families_change |= change_model(input, spec, *rate),
+            }
+            if let Some(priority) = model.priority {
+                change_priority(input, &spec.program.model.name, priority);
             }
         }
         if families_change {

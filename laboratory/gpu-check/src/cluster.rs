@@ -184,7 +184,10 @@ impl Cluster {
 
     /// Removes a model.
     pub(crate) fn remove_model(&self, model: &Model) -> anyhow::Result<()> {
-        self.block_on(self.admin.remove_model(&model.registration.name, None))
+        let removed = self.admin.remove_model(&model.registration.name, None);
+        let removed = self.block_on(removed);
+        removed
+            .map(drop)
             .with_context(|| format!("remove {}", model.name))
     }
 

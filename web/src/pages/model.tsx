@@ -10,6 +10,7 @@ import { keyOf, profilesKey } from "../live/state";
 import { store, useCluster } from "../live/store";
 import { histogram, longestStage, meanStages, tally } from "../requests";
 import { Bars, Lines, type Series } from "../ui/charts";
+import { DryRun } from "../ui/dry-run";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { Card, Confirm, Costs, Empty, Field, Figure, Loading, Modal, NumberField, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, navigate, useRoute } from "../ui/route";
@@ -538,8 +539,9 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
 }
 
 function Remove({ model, last, onClose }: { model: ModelView; last: boolean; onClose: () => void }) {
+  const path = `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`;
   const remove = useAction(async () => {
-    await call<undefined>("DELETE", `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`);
+    await call<Consequences>("DELETE", path);
     onClose();
     navigate("#/models");
   });
@@ -548,6 +550,7 @@ function Remove({ model, last, onClose }: { model: ModelView; last: boolean; onC
       <p>
         Its {count(model.replicas.length, "replica")} stop{model.replicas.length === 1 ? "s" : ""}, and its profiles are deleted. {last ? `Requests to ${model.name} get 404 from then on.` : "Other versions stay."}
       </p>
+      <DryRun method="DELETE" path={path} what="the plan without the version" />
     </Confirm>
   );
 }

@@ -8,9 +8,10 @@ import { ago, bytes, count, fixed, rate } from "../format";
 import { keyOf, profilesKey } from "../live/state";
 import { useCluster } from "../live/store";
 import { hueOf, placed, type PlacedReplica, type Profiles, profilesOf } from "../placement";
+import { DryRun } from "../ui/dry-run";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { PlacementMap } from "../ui/map";
-import { Card, Confirm, Costs, Empty, Loading, Page, Problem, State } from "../ui/parts";
+import { Card, Confirm, Empty, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, navigate, useRoute } from "../ui/route";
 import { type Column, Table } from "../ui/table";
 
@@ -115,7 +116,7 @@ function Nodes() {
   const [asked, setAsked] = useState<{ node: string; act: "drain" | "remove" } | null>(null);
   const action = useAction(async (node: string, act: Act) => {
     const path = `/v1/nodes/${encodeURIComponent(node)}`;
-    if (act === "remove") await call<undefined>("DELETE", path);
+    if (act === "remove") await call<Consequences>("DELETE", path);
     else await call<NodeView>("POST", `${path}/${act}`);
     setAsked(null);
   });
@@ -152,19 +153,17 @@ function Nodes() {
       {asked && (
         <Confirm title={`${asked.act === "drain" ? "Drain" : "Remove"} ${asked.node}?`} action={asked.act === "drain" ? "Drain" : "Remove"} busy={action.busy} error={action.error} onConfirm={() => void action.run(asked.node, asked.act)} onClose={() => setAsked(null)}>
           <p>{asked.act === "drain" ? "Its replicas move to other nodes, and it gets no new ones. A replica stays until its model is served elsewhere." : "The node and its devices are forgotten. It may come back, as a new node."}</p>
-          {asked.act === "drain" && <DrainCosts node={asked.node} />}
+          <NodeCosts node={asked.node} act={asked.act} />
         </Confirm>
       )}
     </Card>
   );
 }
 
-/** What the drain of a node takes from models. */
-function DrainCosts({ node }: { node: string }) {
-  const path = `/v1/nodes/${encodeURIComponent(node)}/drain?dry_run=true`;
-  const loaded = useLoaded(path, (signal) => call<Consequences>("POST", path, undefined, signal));
-  if (loaded.error !== null) return <Problem text={loaded.error} />;
-  return loaded.data === null ? <Loading what="the plan without the node" /> : <Costs consequences={loaded.data} />;
+/** What the drain or the removal of a node takes from models. */
+function NodeCosts({ node, act }: { node: string; act: "drain" | "remove" }) {
+  const path = `/v1/nodes/${encodeURIComponent(node)}`;
+  return act === "drain" ? <DryRun method="POST" path={`${path}/drain`} what="the plan without the node" /> : <DryRun method="DELETE" path={path} what="the plan without the node" />;
 }
 
 /** What the drivers say of the GPUs of a node, the most loaded first. */

@@ -82,9 +82,10 @@ impl LeavingNode {
         let (admin, name) = (context.admin()?, self.node.name);
         let dry_run = admin.dry_run().remove_node(&name);
         self.consent.ask(&[], dry_run).await?;
-        admin.remove_node(&name).await?;
+        let removed = admin.remove_node(&name).await?;
+        self.consent.tell(&removed.consequences);
         if context.json() {
-            return output::print_json(&serde_json::json!({ "removed": name }));
+            return output::print_json(&removed);
         }
         Ok(output::print_line(format!("removed {name}"))?)
     }

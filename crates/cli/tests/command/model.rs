@@ -345,8 +345,9 @@ async fn show_update_and_remove_name_the_version_they_mean() {
     let args = ["model", "update", "m", "--rate-mode", "min"];
     assert_eq!(gateway.run(&args).code, 0);
     let removal = admin("DELETE", "/v1/models/m").and(query_param("version", "1"));
+    let removed = json!({"removed": "m", "version": 1, "consequences": []});
     removal
-        .respond_with(ResponseTemplate::new(204))
+        .respond_with(ResponseTemplate::new(200).set_body_json(removed))
         .expect(1)
         .mount(&gateway.server)
         .await;

@@ -41,7 +41,8 @@ pub(super) async fn change<T>(
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use packhorse_control::record::Settings;
+    use packhorse_cluster::NodeName;
+    use packhorse_control::{CommandError, record::Settings};
 
     use super::*;
     use crate::{app::App, config::Options, controller::Busy};
@@ -73,6 +74,11 @@ mod tests {
             .unwrap();
         assert_eq!(dry, ChangeAnswer::DryRun(busy.clone().into()));
         assert_ne!(controller.policy().await.unwrap().policy, "exclusive");
+
+        let unheard: NodeName = "unheard-of".parse().unwrap();
+        let removal = vec![Command::RemoveNode(unheard.clone())];
+        let refused = change(controller, true, removal, carry_out()).await;
+        assert_eq!(refused, Err(CommandError::UnknownNode(unheard).into()));
 
         let made = change(controller, false, commands(), carry_out())
             .await

@@ -8,7 +8,7 @@ use axum::{
 };
 use packhorse_api::{
     AuditActor, ChangeAnswer, Changed, Consequences, DryRunAnswer, ErrorBody, ModelChange,
-    ModelRegistration, ModelView, Promotion,
+    ModelRegistration, ModelView, Promotion, RemovedModel,
 };
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Percent, Program,
@@ -319,9 +319,9 @@ async fn change_split(
 /// Removes a version of a model with its profiles, or all versions if none is given.
 #[utoipa::path(
     delete, path = "/v1/models/{name}", tag = "models", security(("admin" = [])),
-    params(("name" = String, Path, description = "The model's name"), WhichVersion),
+    params(("name" = String, Path, description = "The model's name"), ChangedVersion),
     responses(
-        (status = 204, description = "Removed; the workers end by themselves"),
+        (status = 200, description = "The model is removed and its workers end by themselves, or after a dry run the consequences alone", body = ChangeAnswer<RemovedModel>),
         (status = 404, description = "The model or version is not registered", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -330,14 +330,17 @@ pub(super) async fn remove(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
-    Query(which): Query<WhichVersion>,
-) -> Result<StatusCode, ApiError> {
-    admin
-        .controller
-        .by(actor)
-        .remove_model(name, which.version)
-        .await??;
-    Ok(StatusCode::NO_CONTENT)
+    Query(ChangedVersion { version, dry_run }): Query<ChangedVersion>,
+) -> Result<Json<ChangeAnswer<RemovedModel>>, ApiError> {
+    let controller = admin.controller.by(actor);
+    let command = Command::RemoveModel(name.clone(), version);
+    let make = async {
+        controller.remove_model(name.clone(), version).await??;
+        let removed = name;
+        Ok(RemovedModel { removed, version })
+    };
+    let answer = consequences::change(&controller, dry_run, vec![command], make).await?;
+    Ok(Json(answer))
 }
 
 /// The name that no model may have: its path would be that of all models' statistics.

@@ -2,13 +2,8 @@
 
 use std::time::Duration;
 
-use axum::{
-    Extension, Json,
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse as _, Response},
-};
-use packhorse_api::{AuditActor, ChangeAnswer, DryRunAnswer, ErrorBody, NodeView};
+use axum::{Extension, Json, extract::State};
+use packhorse_api::{AuditActor, ChangeAnswer, ErrorBody, NodeView, RemovedNode};
 use packhorse_cluster::{NodeName, Scheduling};
 use packhorse_control::Command;
 use serde::Deserialize;
@@ -118,13 +113,12 @@ pub(super) async fn drain(
 }
 
 /// Removes a node that holds no lease. It may come back, as a new node. Plans have no place on such a node, so that its removal takes none
-/// away.
+/// away; it ends the replicas of the node that still serve because their models have no place elsewhere.
 #[utoipa::path(
     delete, path = "/v1/nodes/{node}", tag = "nodes", security(("admin" = [])),
     params(("node" = String, Path, description = "The node's name"), Rehearsed),
     responses(
-        (status = 200, description = "The consequences of the removal, which a dry run does not make", body = DryRunAnswer),
-        (status = 204, description = "Removed"),
+        (status = 200, description = "The node is removed, or after a dry run the consequences alone", body = ChangeAnswer<RemovedNode>),
         (status = 404, description = "No node has this name", body = ErrorBody),
         (status = 409, description = "The node's agent holds the lease", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
@@ -135,17 +129,17 @@ pub(super) async fn remove(
     Extension(actor): Extension<AuditActor>,
     Path(node): Path<NodeName>,
     Query(Rehearsed { dry_run }): Query<Rehearsed>,
-) -> Result<Response, ApiError> {
+) -> Result<Json<ChangeAnswer<RemovedNode>>, ApiError> {
     let controller = admin.controller.by(actor);
-    if dry_run {
-        let rehearsal = controller.rehearse(vec![Command::RemoveNode(node)]);
-        let consequences = rehearsal.await??.consequences().await;
-        return Ok(Json(DryRunAnswer::from(consequences)).into_response());
-    }
-    controller.remove_node(node.clone()).await??;
-    let credentials = &admin.credentials;
-    credentials.remove_node_token(&admin.store, &node).await?;
-    Ok(StatusCode::NO_CONTENT.into_response())
+    let command = Command::RemoveNode(node.clone());
+    let make = async {
+        controller.remove_node(node.clone()).await??;
+        let credentials = &admin.credentials;
+        credentials.remove_node_token(&admin.store, &node).await?;
+        Ok(RemovedNode { removed: node })
+    };
+    let answer = consequences::change(&controller, dry_run, vec![command], make).await?;
+    Ok(Json(answer))
 }
 
 async fn schedule(

@@ -287,8 +287,68 @@ async fn the_removal_of_a_lost_node_takes_nothing_and_a_dry_run_keeps_it() {
     let dry = gateway.delete("/v1/nodes/n?dry_run=true").await.ok(200);
     assert_eq!(dry, json!({"dry_run": true, "consequences": []}));
     gateway.wait_for_node("n", "lost").await;
-    assert_eq!(gateway.delete("/v1/nodes/n").await.status, 204);
+    let removed = gateway.delete("/v1/nodes/n").await.ok(200);
+    assert_eq!(removed, json!({"removed": "n", "consequences": []}));
     gateway.delete("/v1/nodes/n?dry_run=true").await.error(404);
+}
+
+#[tokio::test]
+async fn the_removal_of_a_lost_node_takes_the_models_that_still_serve_there() {
+    let gateway = Gateway::with_flags(&["--policy=exclusive", "--lease-ms=3000"]).await;
+    let mut agent = Agent::new("n");
+    gateway.register("a").await;
+    agent.work_until_ready(&gateway, "a").await;
+    // The agent is gone and its worker is not: nothing else can serve the model.
+    gateway.wait_for_node("n", "lost").await;
+    let path = "/v1/nodes/n?dry_run=true";
+    let dry = gateway.delete(path).await.ok(200);
+    assert_eq!(losers(&dry), ["a"]);
+    let loss = &dry["consequences"][0];
+    assert_eq!(
+        (&loss["before_rps"], &loss["after_rps"]),
+        (&json!(50.0), &json!(0.0))
+    );
+    let reason = loss["reason"].as_str().unwrap();
+    assert!(
+        reason.ends_with("; its replicas on n, which still serve, end"),
+        "{reason}"
+    );
+    let removed = gateway.delete("/v1/nodes/n").await.ok(200);
+    assert_eq!(removed["removed"], "n");
+    assert_eq!(removed["consequences"], dry["consequences"]);
+}
+
+#[tokio::test]
+async fn the_removal_of_the_version_that_serves_takes_from_its_model_and_that_of_all_from_nobody() {
+    let (gateway, _agent) = serving("exclusive", 1, &["a"]).await;
+    let second = gateway.upload(b"the second file of a").await;
+    let mut second = registration("a", second);
+    second["version"] = json!(2);
+    gateway.post("/v1/models", &second).await.ok(201);
+    let before = cluster(&gateway).await;
+    let path = "/v1/models/a?version=1&dry_run=true";
+    let dry = gateway.delete(path).await.ok(200);
+    assert_eq!(losers(&dry), ["a"], "{dry}");
+    assert_eq!(dry["consequences"][0]["after_rps"], 0.0);
+    let all = gateway.delete("/v1/models/a?dry_run=true").await.ok(200);
+    assert_eq!(all, json!({"dry_run": true, "consequences": []}));
+    gateway
+        .delete("/v1/models/a?version=3&dry_run=true")
+        .await
+        .error(404);
+    assert_eq!(cluster(&gateway).await, before);
+
+    let removed = gateway.delete("/v1/models/a?version=1").await.ok(200);
+    let consequences = &dry["consequences"];
+    assert_eq!(
+        removed,
+        json!({"removed": "a", "version": 1, "consequences": consequences})
+    );
+    let removed = gateway.delete("/v1/models/a").await.ok(200);
+    assert_eq!(
+        removed,
+        json!({"removed": "a", "version": null, "consequences": []})
+    );
 }
 
 #[tokio::test]

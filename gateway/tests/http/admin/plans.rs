@@ -201,6 +201,7 @@ async fn a_preview_answers_and_changes_nothing() {
         json!({"options": {"prefer": "small-batch"}}),
         json!({"models": [{"name": "unheard-of"}]}),
         json!({"models": [{"name": "a", "slo_ms": 0}]}),
+        json!({"models": [{"name": "a", "priority": 10}]}),
         json!({"models": [{"name": "c", "profile_of": "unheard-of"}]}),
         json!({"models": [{"name": "b", "profile_of": "a"}]}),
         json!({"models": [{"name": "c", "profile_of": "a"}, {"name": "c", "profile_of": "a"}]}),
@@ -214,6 +215,36 @@ async fn a_preview_answers_and_changes_nothing() {
     ] {
         gateway.post("/v1/plans/preview", &bad).await.error(400);
     }
+}
+
+#[tokio::test]
+async fn a_preview_with_another_priority_serves_that_model_first() {
+    let gateway = Gateway::with_flags(&["--policy=exclusive"]).await;
+    let mut agent = Agent::new("n");
+    gateway.register("a").await;
+    agent.work_until_ready(&gateway, "a").await;
+    // One device is not enough for both.
+    gateway.register("b").await;
+    let unplaced = |view: &Value| view["state"] == "unplaced";
+    agent.work_until(&gateway, "b", unplaced).await;
+    // The models that get all of their 50 requests/s.
+    let served = async |models: Value| {
+        let request = json!({ "models": models });
+        let preview = gateway.post("/v1/plans/preview", &request).await.ok(200);
+        let models = preview["plan"]["models"].as_array().unwrap().clone();
+        let served = models.into_iter().filter(|model| {
+            let goodput = model["predicted_goodput_rps"].as_f64().unwrap();
+            goodput > 49.9
+        });
+        served
+            .map(|model| model["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(served(json!([])).await, ["a"]);
+    assert_eq!(served(json!([{"name": "b", "priority": 9}])).await, ["b"]);
+    assert_eq!(served(json!([{"name": "a", "priority": 0}])).await, ["b"]);
+    let added = json!([{"name": "c", "profile_of": "a", "rate_rps": 50, "priority": 9}]);
+    assert_eq!(served(added).await, ["c"]);
 }
 
 #[tokio::test]

@@ -51,23 +51,20 @@ pub(crate) enum ModelCommand {
     Promote(PromoteArgs),
     /// Return to the split before the last change
     #[command(after_help = "Example:\n  packhorse model rollback minilm")]
-    Rollback {
-        /// Name of the model
-        name: ModelName,
-    },
+    Rollback(RollbackArgs),
     /// Remove a model or one of its versions
     #[command(
         visible_alias = "rm",
         after_help = "Examples:\n  packhorse model remove minilm --version 1\n  packhorse model remove minilm"
     )]
-    Remove(ModelRef),
+    Remove(RemoveArgs),
 }
 
 #[derive(clap::Args)]
 pub(crate) struct ModelRef {
     /// Name of the model
     name: ModelName,
-    /// Version of the model [default: the newest; for remove: all versions]
+    /// Version of the model [default: the newest]
     #[arg(long, value_name = "N")]
     version: Option<ModelVersion>,
 }
@@ -122,6 +119,8 @@ pub(crate) struct SplitArgs {
     /// Choice of a version for a request: none, or request-id (the same version for the same x-request-id)
     #[arg(long, value_name = "HOW")]
     sticky: Option<Sticky>,
+    #[command(flatten)]
+    consent: ConsentArgs,
 }
 
 #[derive(clap::Args)]
@@ -131,6 +130,27 @@ pub(crate) struct PromoteArgs {
     /// Version that gets all requests
     #[arg(long, value_name = "N")]
     version: ModelVersion,
+    #[command(flatten)]
+    consent: ConsentArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RollbackArgs {
+    /// Name of the model
+    name: ModelName,
+    #[command(flatten)]
+    consent: ConsentArgs,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct RemoveArgs {
+    /// Name of the model
+    name: ModelName,
+    /// Version of the model [default: all versions]
+    #[arg(long, value_name = "N")]
+    version: Option<ModelVersion>,
+    #[command(flatten)]
+    consent: ConsentArgs,
 }
 
 fn parse_share(text: &str) -> Result<(ModelVersion, u32), String> {
@@ -166,7 +186,17 @@ impl UpdateArgs {
 }
 
 impl SplitArgs {
-    fn change(self) -> anyhow::Result<ModelChange> {
+    async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let change = self.change()?;
+        let (admin, name) = (context.admin()?, self.name);
+        let dry_run = admin.dry_run().change_model(&name, None, &change);
+        self.consent.ask(&[&name], dry_run).await?;
+        let changed = admin.change_model(&name, None, &change).await?;
+        self.consent.tell(&changed.consequences);
+        print_versions(context, &name).await
+    }
+
+    fn change(&self) -> anyhow::Result<ModelChange> {
         let shares: BTreeMap<ModelVersion, u32> = self.shares.iter().copied().collect();
         if shares.len() < self.shares.len() {
             anyhow::bail!("a version is given twice");
@@ -183,6 +213,43 @@ impl SplitArgs {
             sticky: self.sticky,
             ..ModelChange::default()
         })
+    }
+}
+
+impl PromoteArgs {
+    async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let (admin, name, version) = (context.admin()?, self.name, self.version);
+        let dry_run = admin.dry_run().promote(&name, version);
+        self.consent.ask(&[&name], dry_run).await?;
+        let changed = admin.promote(&name, version).await?;
+        self.consent.tell(&changed.consequences);
+        print_versions(context, &name).await
+    }
+}
+
+impl RollbackArgs {
+    async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let (admin, name) = (context.admin()?, self.name);
+        let dry_run = admin.dry_run().roll_back(&name);
+        self.consent.ask(&[&name], dry_run).await?;
+        let changed = admin.roll_back(&name).await?;
+        self.consent.tell(&changed.consequences);
+        print_versions(context, &name).await
+    }
+}
+
+impl RemoveArgs {
+    async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let (admin, name, version) = (context.admin()?, self.name, self.version);
+        let dry_run = admin.dry_run().remove_model(&name, version);
+        self.consent.ask(&[&name], dry_run).await?;
+        let removed = admin.remove_model(&name, version).await?;
+        self.consent.tell(&removed.consequences);
+        if context.json() {
+            return output::print_json(&removed);
+        }
+        let version = version.map_or_else(String::new, |version| format!(", version {version}"));
+        Ok(output::print_line(format!("removed {name}{version}"))?)
     }
 }
 
@@ -222,22 +289,10 @@ impl ModelCommand {
                 view::model::print_details(context, &view)
             }
             Self::Update(args) => args.run(context).await,
-            Self::Split(args) => {
-                let name = args.name.clone();
-                let change = args.change()?;
-                context.admin()?.change_model(&name, None, &change).await?;
-                print_versions(context, &name).await
-            }
-            Self::Promote(args) => {
-                let (name, version) = (args.name, args.version);
-                context.admin()?.promote(&name, version).await?;
-                print_versions(context, &name).await
-            }
-            Self::Rollback { name } => {
-                context.admin()?.roll_back(&name).await?;
-                print_versions(context, &name).await
-            }
-            Self::Remove(model) => remove(context, &model).await,
+            Self::Split(args) => args.run(context).await,
+            Self::Promote(args) => args.run(context).await,
+            Self::Rollback(args) => args.run(context).await,
+            Self::Remove(args) => args.run(context).await,
         }
     }
 }
@@ -260,23 +315,4 @@ async fn print_versions(context: &Context, name: &ModelName) -> anyhow::Result<(
     } else {
         view::model::print_versions(&models)
     }
-}
-
-async fn remove(context: &Context, model: &ModelRef) -> anyhow::Result<()> {
-    context
-        .admin()?
-        .remove_model(&model.name, model.version)
-        .await?;
-    if context.json() {
-        return output::print_json(
-            &serde_json::json!({ "removed": model.name, "version": model.version }),
-        );
-    }
-    let version = model
-        .version
-        .map_or_else(String::new, |version| format!(", version {version}"));
-    Ok(output::print_line(format!(
-        "removed {}{version}",
-        model.name
-    ))?)
 }

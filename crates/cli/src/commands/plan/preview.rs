@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, str::FromStr};
 
 use packhorse_api::{PlanPreviewRequest, PreviewDevices, PreviewModel};
-use packhorse_cluster::{DeviceKind, Discipline, IdError, ModelName, RequestsPerSecond};
+use packhorse_cluster::{DeviceKind, Discipline, IdError, ModelName, Priority, RequestsPerSecond};
 
 use crate::{
     commands::arguments::{ModelReference, parse_model, parse_rate},
@@ -35,6 +35,9 @@ pub(super) struct PreviewArgs {
     /// Another SLO of a registered or added model, in milliseconds; may be repeated
     #[arg(long, value_name = "MODEL=MS", value_parser = assignment(|ms| ms.parse::<f64>().map_err(|e| e.to_string())))]
     slo_ms: Vec<(ModelReference, f64)>,
+    /// Another priority of a registered or added model, 0 to 9; may be repeated
+    #[arg(long, value_name = "MODEL=N", value_parser = parse_priority)]
+    priority: Vec<(ModelName, Priority)>,
     /// Model to leave out; may be repeated
     #[arg(long, value_name = "MODEL")]
     remove: Vec<ModelName>,
@@ -60,6 +63,14 @@ fn parse_added_model(text: &str) -> Result<(ModelName, ModelName), String> {
     Ok((parse(added)?, parse(like)?))
 }
 
+/// Parses a priority, which all versions of a model have.
+fn parse_priority(text: &str) -> Result<(ModelName, Priority), String> {
+    let (model, priority) = text.split_once('=').ok_or("expected MODEL=N")?;
+    let model = model.parse().map_err(|e: IdError| e.to_string())?;
+    let priority = priority.parse::<Priority>().map_err(|e| e.to_string())?;
+    Ok((model, priority))
+}
+
 /// Returns a parser of MODEL=VALUE.
 fn assignment<T>(
     parse_value: impl Fn(&str) -> Result<T, String> + Clone,
@@ -81,6 +92,7 @@ impl PreviewArgs {
                 version,
                 slo_ms: None,
                 rate_rps: None,
+                priority: None,
                 profile_of: None,
             }));
         };
@@ -92,6 +104,9 @@ impl PreviewArgs {
         }
         for (id, slo_ms) in self.slo_ms {
             change_model(id, &|model| model.slo_ms = Some(slo_ms));
+        }
+        for (name, priority) in self.priority {
+            change_model((name, None), &|model| model.priority = Some(priority));
         }
         let removed = self.remove_device.into_iter();
         let removed = removed.map(|PreviewDevices { kind, count }| PreviewDevices {
