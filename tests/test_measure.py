@@ -75,6 +75,18 @@ def test_a_measured_table_is_what_policies_plan_by(two: list[str], tmp_path: Pat
     assert predicted[1] < 0.8 * predicted[0], predicted
 
 
+def test_a_profile_is_estimated_from_a_program_alone(two: list[str]):
+    file, artifact = two[0].split("=")
+    done = run("estimate", artifact, "--spec", file, "--device-kind", "H100-SXM5-80GB", "--json")
+    report = json.loads(done.stdout)
+    sizes = [row["batch_size"] for row in report["profiles"]]
+    assert sizes[0] == 1 and sizes == sorted(sizes)
+    assert all(row["latency_ms"] > 0 and row["device_kind"] == "H100-SXM5-80GB" for row in report["profiles"])
+    assert "expected error" in done.stderr
+    no_program = run("estimate", file, "--spec", file, "--device-kind", "T4", expected=1)
+    assert "cannot be estimated: " in no_program.stderr
+
+
 def test_a_batch_of_a_cpu_is_recorded_and_has_no_kernels(two: list[str], tmp_path: Path):
     file, artifact = two[0].split("=")
     trace = tmp_path / "trace.json"

@@ -71,6 +71,7 @@ const ARROWS: [(&str, &[&str]); 29] = [
             "cluster",
             "contention",
             "control",
+            "estimator",
             "placement",
             "protocol",
             "api",

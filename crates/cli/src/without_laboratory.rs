@@ -65,6 +65,8 @@ pub(crate) enum ProfileLaboratoryCommand {
     Record(AnyArgs),
     /// Measure how models slow each other on a shared device (not in this build)
     Pairs(AnyArgs),
+    /// Estimate a profile from the operators of a program (not in this build)
+    Estimate(AnyArgs),
 }
 
 impl ProfileLaboratoryCommand {
@@ -73,6 +75,7 @@ impl ProfileLaboratoryCommand {
             Self::Kernels(_) => "packhorse profile kernels",
             Self::Record(_) => "packhorse profile record",
             Self::Pairs(_) => "packhorse profile pairs",
+            Self::Estimate(_) => "packhorse profile estimate",
         }))
     }
 }
@@ -87,6 +90,8 @@ pub(crate) struct ScenarioPlanArgs {
     #[arg(long, hide = true)]
     min_devices: bool,
     #[arg(long, hide = true)]
+    min_cost: bool,
+    #[arg(long, hide = true)]
     max_devices: Option<OsString>,
 }
 
@@ -94,7 +99,7 @@ impl ScenarioPlanArgs {
     /// Returns true if a flag is given.
     pub(crate) fn is_given(&self) -> bool {
         let values = [&self.scenario, &self.plot, &self.max_devices];
-        self.min_devices || values.into_iter().any(Option::is_some)
+        self.min_devices || self.min_cost || values.into_iter().any(Option::is_some)
     }
 
     #[expect(

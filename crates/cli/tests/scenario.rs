@@ -550,6 +550,40 @@ fn the_smallest_cluster_ignores_how_many_devices_there_are() {
 }
 
 #[test]
+fn the_cheapest_cluster_needs_a_price_for_every_kind() {
+    let (_folder, scenario) = folder();
+    let search = |flag: &str| json("plan", &scenario, &["--policy", "first-fit", flag]);
+    let cheapest = search("--min-cost");
+    assert_eq!(cheapest["cost_per_hour"], 3.06);
+    assert_eq!(cheapest["ignored"], serde_json::json!([]));
+    assert_eq!(search("--min-devices")["devices"], cheapest["devices"]);
+    let text = fs::read_to_string(&scenario).unwrap();
+    let unpriced = text.replace("count = 2", "count = 2\ncost_per_hour = \"unknown\"");
+    fs::write(&scenario, unpriced).unwrap();
+    let said = refused("plan", &scenario, &["--policy", "first-fit", "--min-cost"]);
+    assert!(
+        said.contains("--min-cost: the cost of V100-SXM2-16GB is unknown"),
+        "{said}"
+    );
+    let said = refused("plan", &scenario, &["--min-cost", "--min-devices"]);
+    assert!(said.contains("cannot be used with"), "{said}");
+}
+
+#[test]
+fn the_smallest_cluster_says_what_it_ignores() {
+    let scenario = repository("scenarios/variants/classifiers.toml");
+    let options = ["--policy", "first-fit", "--min-devices"];
+    let plan = json("plan", &scenario, &options);
+    assert_eq!(plan["ignored"], serde_json::json!(["families"]));
+    let output = packhorse("plan", &scenario, &options);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("the search ignores the scenario's families: "),
+        "{text}"
+    );
+}
+
+#[test]
 fn the_text_shows_replicas_by_device_and_the_reason_for_a_model_without_replicas() {
     let scenario = repository("scenarios/thesis/5.7.toml");
     let output = packhorse("plan", &scenario, &["--policy", "usher"]);

@@ -2,22 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_cluster::{ByteCount, DeviceKind, Profile, ProfileTable, Program};
-use packhorse_estimator::{Coefficients, DeviceSheet};
+use packhorse_cluster::{ByteCount, DeviceKind, Profile, ProfileTable};
+use packhorse_estimator::{Coefficients, DeviceSheet, batch_sizes};
 
 use crate::{
     models::{Model, Models},
     nodes::{Node, Nodes},
 };
-
-/// Returns the batch sizes of an estimated profile, which are those of a measured one.
-fn batch_sizes(program: &Program) -> Vec<u32> {
-    let limit = program.rows_limit().max(1);
-    let doubled = (0..32).map(|exponent| 1_u32 << exponent);
-    let mut sizes: Vec<u32> = doubled.take_while(|size| *size < limit).collect();
-    sizes.push(limit);
-    sizes
-}
 
 /// Returns the profile of a model on a kind of device with this memory, as far as it can be estimated.
 fn estimate(model: &Model, kind: &DeviceKind, memory: ByteCount) -> Option<Profile> {
@@ -75,26 +66,5 @@ impl EstimatedKinds {
     /// Returns the profile of a model on one of these kinds, as far as it can be estimated.
     pub(crate) fn estimate(&self, model: &Model, kind: &DeviceKind) -> Option<Profile> {
         estimate(model, kind, *self.0.get(kind)?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use packhorse_cluster::ArtifactDigest;
-
-    use super::*;
-
-    #[test]
-    fn an_estimate_has_the_batch_sizes_of_a_measurement() {
-        let program = |rows: u32| Program {
-            model: "m".parse().unwrap(),
-            artifact: ArtifactDigest::from_sha256([0; 32]),
-            max_batch_size: rows,
-            inputs: Vec::new(),
-            outputs: Vec::new(),
-        };
-        assert_eq!(batch_sizes(&program(1)), [1]);
-        assert_eq!(batch_sizes(&program(8)), [1, 2, 4, 8]);
-        assert_eq!(batch_sizes(&program(12)), [1, 2, 4, 8, 12]);
     }
 }

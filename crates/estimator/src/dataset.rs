@@ -273,6 +273,7 @@ mod tests {
     use std::{fmt::Write as _, fs, path::PathBuf};
 
     use super::*;
+    use crate::ExpectedError;
 
     fn file(name: &str) -> String {
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -282,7 +283,7 @@ mod tests {
     }
 
     fn thesis() -> Vec<MeasuredModel> {
-        let kind = "V100-SXM2-16GB".parse().unwrap();
+        let kind = ExpectedError::MEASURED_ON.parse().unwrap();
         measured_models(
             &graphs(&file("profiles/operators/thesis.jsonl")).unwrap(),
             &ProfileTable::from_csv(&file("profiles/v100-thesis.csv")).unwrap(),
@@ -341,6 +342,21 @@ mod tests {
         assert!(median <= 0.10 && p90 <= 0.35, "{median:.3}, {p90:.3}");
         let memory = quantile(&left_out.memory_mib, 0.5);
         assert!(memory <= 0.10, "{memory:.3}");
+    }
+
+    #[test]
+    fn the_expected_errors_are_those_on_families_that_were_left_out() {
+        let left_out = leave_one_family_out(&Latency::default(), &thesis());
+        for (expected, predictions) in [
+            (ExpectedError::LATENCY, &left_out.latency_ms),
+            (ExpectedError::MEMORY, &left_out.memory_mib),
+            (ExpectedError::SM_UTILIZATION, &left_out.sm_utilization_pct),
+        ] {
+            for (percent, part) in [(expected.median_pct, 0.5), (expected.p90_pct, 0.9)] {
+                let found = 100.0 * quantile(predictions, part);
+                assert_eq!(format!("{percent:.1}"), format!("{found:.1}"));
+            }
+        }
     }
 
     fn clockwork() -> Vec<MeasuredModel> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{ByteCount, ComputeShare, Percent, Profile, ProfileRow};
+use packhorse_cluster::{ByteCount, ComputeShare, Percent, Profile, ProfileRow, Program};
 
 use crate::{
     coefficients::{Coefficients, Latency, Memory, Utilization},
@@ -17,6 +17,15 @@ const RESULTS_PER_MULTIPROCESSOR: f64 = 1000.0;
 const OVERLAP: i32 = 4;
 /// The exponent of the part of the multiprocessors that an operator uses, in its results.
 const COVERAGE: f64 = 1.5;
+
+/// Returns the batch sizes of a program's estimated profile, which are those of a measured one.
+pub fn batch_sizes(program: &Program) -> Vec<u32> {
+    let limit = program.rows_limit().max(1);
+    let doubled = (0..32).map(|exponent| 1_u32 << exponent);
+    let mut sizes: Vec<u32> = doubled.take_while(|size| *size < limit).collect();
+    sizes.push(limit);
+    sizes
+}
 
 /// The operators of a batch with their classes, so that many coefficients can be tried on them.
 #[derive(Clone, Debug)]
@@ -169,5 +178,26 @@ impl Coefficients {
             mean_occupancy: Some(Percent::clamped(occupied)),
             sm_utilization: Some(Percent::clamped(used)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::ArtifactDigest;
+
+    use super::*;
+
+    #[test]
+    fn an_estimate_has_the_batch_sizes_of_a_measurement() {
+        let program = |rows: u32| Program {
+            model: "m".parse().unwrap(),
+            artifact: ArtifactDigest::from_sha256([0; 32]),
+            max_batch_size: rows,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+        };
+        assert_eq!(batch_sizes(&program(1)), [1]);
+        assert_eq!(batch_sizes(&program(8)), [1, 2, 4, 8]);
+        assert_eq!(batch_sizes(&program(12)), [1, 2, 4, 8, 12]);
     }
 }

@@ -14,13 +14,15 @@ mod coefficients;
 pub mod dataset;
 mod device_sheet;
 mod estimate;
+mod expected_error;
 mod fit;
 mod graph;
 mod operator_class;
 
 pub use coefficients::{Coefficients, CoefficientsError, Latency, Memory, Utilization};
 pub use device_sheet::DeviceSheet;
-pub use estimate::BatchOperators;
+pub use estimate::{BatchOperators, batch_sizes};
+pub use expected_error::ExpectedError;
 pub use graph::{
     GraphError, MAX_OPERATORS, OperatorGraph, Operators, PerBatch, ReadWeights, RecordedOperator,
     RecordedRun,

@@ -4,24 +4,20 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use packhorse_api::{BatchTimeView, LearnedTimeView};
-use packhorse_cluster::{
-    ByteCount, DeviceKind, ModelId, ModelName, Percent, Profile, ProfileRow, ProfileSource,
-    ProfileTable,
-};
+use packhorse_cluster::{DeviceKind, ModelName, ProfileSource, ProfileTable};
 use packhorse_contention::PairTable;
-use serde::Serialize;
 
 use crate::{
     context::Context,
     files::{read_text, write_file},
     laboratory::{KernelPlotArgs, ProfileLaboratoryCommand},
     output::{self, format_number, format_number_or_dash},
-    view::{count, versioned_name},
+    view::{count, profile::ProfileRowView, versioned_name},
 };
 
 #[derive(clap::Subcommand)]
 #[command(
-    after_help = "Examples:\n  packhorse profile show minilm\n  packhorse profile export profiles.csv\n  packhorse profile import profiles.csv\n  packhorse profile kernels batch.json\n  packhorse profile pairs a.json=a.pt b.json=b.pt --output pairs.csv"
+    after_help = "Examples:\n  packhorse profile show minilm\n  packhorse profile export profiles.csv\n  packhorse profile import profiles.csv\n  packhorse profile kernels batch.json\n  packhorse profile pairs a.json=a.pt b.json=b.pt --output pairs.csv\n  packhorse profile estimate resnet50.pt --device-kind H100-SXM5-80GB"
 )]
 pub(crate) enum ProfileCommand {
     /// Show latency, memory and occupancy by batch size
@@ -85,42 +81,6 @@ pub(crate) struct ShowArgs {
     learned: bool,
     #[command(flatten)]
     plot: KernelPlotArgs,
-}
-
-/// A row of a profile as JSON, with the names of the CSV columns.
-#[derive(Serialize)]
-struct Row {
-    model: String,
-    device_kind: DeviceKind,
-    batch_size: u32,
-    compute_share_pct: f64,
-    latency_ms: f64,
-    latency_p99_ms: Option<f64>,
-    memory_mib: Option<f64>,
-    achieved_occupancy_pct: Option<f64>,
-    mean_occupancy_pct: Option<f64>,
-    sm_utilization_pct: Option<f64>,
-    source: ProfileSource,
-    input_shapes: Option<String>,
-}
-
-impl Row {
-    fn new(model: &ModelId, kind: &DeviceKind, row: &ProfileRow, profile: &Profile) -> Self {
-        Self {
-            model: versioned_name(&model.name, model.version),
-            device_kind: kind.clone(),
-            batch_size: row.batch_size,
-            compute_share_pct: row.compute_share.get(),
-            latency_ms: row.latency.as_secs_f64() * 1e3,
-            latency_p99_ms: row.latency_p99.map(|latency| latency.as_secs_f64() * 1e3),
-            memory_mib: row.memory.map(ByteCount::as_mib_f64),
-            achieved_occupancy_pct: row.achieved_occupancy.map(Percent::get),
-            mean_occupancy_pct: row.mean_occupancy.map(Percent::get),
-            sm_utilization_pct: row.sm_utilization.map(Percent::get),
-            source: profile.source(),
-            input_shapes: profile.input_shapes().map(ToString::to_string),
-        }
-    }
 }
 
 impl ProfileCommand {
@@ -231,13 +191,7 @@ fn print_learned(context: &Context, times: &[BatchTimeView]) -> anyhow::Result<(
 }
 
 fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<()> {
-    let rows = profiles.iter().flat_map(|(model, kind, profile)| {
-        profile
-            .rows()
-            .iter()
-            .map(move |row| Row::new(model, kind, row, profile))
-    });
-    let rows: Vec<Row> = rows.collect();
+    let rows = ProfileRowView::of_table(profiles);
     if context.json() {
         return output::print_json(&rows);
     }

@@ -27,14 +27,21 @@ pub(super) struct WorkerArgs {
     /// Device that runs the models: cpu, cuda:NUMBER or cuda:UUID
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(super) device: LocalDevice,
+    #[command(flatten)]
+    pub(super) program: WorkerProgramArgs,
+}
+
+/// The flag for the worker program.
+#[derive(clap::Args)]
+pub(super) struct WorkerProgramArgs {
     /// Worker program [default: packhorse-worker in the folder of this program]
     #[arg(long, value_name = "FILE", env = "PACKHORSE_WORKER")]
     worker: Option<PathBuf>,
 }
 
-impl WorkerArgs {
+impl WorkerProgramArgs {
     /// Returns the path of the worker program.
-    pub(super) fn program(&self) -> anyhow::Result<PathBuf> {
+    pub(super) fn path(&self) -> anyhow::Result<PathBuf> {
         let path = match &self.worker {
             Some(path) => path.clone(),
             None => env::current_exe()
@@ -88,7 +95,7 @@ impl LocalDevice {
 #[derive(Clone, Debug)]
 pub(super) struct LocalModel {
     pub(super) program: Program,
-    artifact: PathBuf,
+    pub(super) artifact: PathBuf,
 }
 
 impl LocalModel {

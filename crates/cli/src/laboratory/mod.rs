@@ -4,6 +4,7 @@
 //! commands and flags fail with an explanation.
 
 mod bench;
+mod estimate;
 mod image;
 mod kernels;
 mod local_worker;
@@ -52,6 +53,8 @@ pub(crate) enum ProfileLaboratoryCommand {
     Record(record::RecordArgs),
     /// Measure on this machine how models slow each other on a shared device
     Pairs(pairs::PairsArgs),
+    /// Estimate a profile from the operators of a program, without running it
+    Estimate(estimate::EstimateArgs),
 }
 
 impl ProfileLaboratoryCommand {
@@ -60,6 +63,7 @@ impl ProfileLaboratoryCommand {
             Self::Kernels(args) => args.run(context),
             Self::Record(args) => args.run(context).await,
             Self::Pairs(args) => args.run(context).await,
+            Self::Estimate(args) => args.run(context).await,
         }
     }
 }

@@ -135,7 +135,7 @@ impl PairsArgs {
             "--seconds must be from 0.05 to 60, not {}",
             self.seconds
         );
-        let worker = self.worker.program()?;
+        let worker = self.worker.program.path()?;
         self.check_shares()?;
         let mut models = Vec::new();
         for files in &self.models {

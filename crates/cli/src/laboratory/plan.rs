@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use packhorse_cluster::{DeviceIndex, Discipline, PlannedReplica, Problem};
 use packhorse_figures::plans;
 use packhorse_placement::SmallestCluster;
@@ -34,10 +34,13 @@ pub(crate) struct ScenarioPlanArgs {
     plot: Option<PlotFile>,
     /// Ignore the scenario's number of devices and find the smallest number that serves all models, or the cheapest devices if every
     /// kind has a cost per hour
-    #[arg(long, requires = "scenario")]
+    #[arg(long, requires = "scenario", group = "smallest")]
     min_devices: bool,
-    /// Largest number of devices that --min-devices tries
-    #[arg(long, value_name = "N", requires = "min_devices", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    /// Ignore the scenario's number of devices and find the cheapest devices that serve all models; every kind needs a cost per hour
+    #[arg(long, requires = "scenario", group = "smallest")]
+    min_cost: bool,
+    /// Largest number of devices that --min-devices and --min-cost try
+    #[arg(long, value_name = "N", requires = "smallest", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     max_devices: u32,
 }
 
@@ -62,7 +65,11 @@ impl ScenarioPlanArgs {
             Some(name) => name.parse()?,
             None => scenario::default_policy(&scenario)?,
         };
-        let max_devices = self.min_devices.then_some(self.max_devices as usize);
+        let is_smallest = self.min_devices || self.min_cost;
+        if self.min_cost {
+            check_costs(&scenario.problem)?;
+        }
+        let max_devices = is_smallest.then_some(self.max_devices as usize);
         let mut outcome = scenario::place(
             &scenario,
             &policy,
@@ -83,12 +90,13 @@ impl ScenarioPlanArgs {
             plot.write(&plans::figure(&scenario, &report, options.creq)?)?;
         }
         let cluster = &outcome.cluster;
-        if context.json() && self.min_devices {
-            output::print_json(&smallest_report(cluster, report))
+        let ignored: &[&'static str] = if is_smallest { &outcome.ignored } else { &[] };
+        if context.json() && is_smallest {
+            output::print_json(&smallest_report(cluster, report, ignored))
         } else if context.json() {
             output::print_json(&report)
         } else {
-            print_text(cluster, &report, outcome.solve_ms, self.min_devices)
+            print_text(cluster, &report, outcome.solve_ms, is_smallest, ignored)
         }
     }
 }
@@ -104,6 +112,8 @@ struct SmallestReport {
     cost_per_hour: Option<f64>,
     /// True if every cheaper cluster was tried.
     exhaustive: bool,
+    /// The parts of the scenario that the search ignores: families, backbones.
+    ignored: Vec<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -128,6 +138,7 @@ fn print_text(
     report: &PlanReport,
     solve_ms: f64,
     is_smallest: bool,
+    ignored: &[&str],
 ) -> anyhow::Result<()> {
     let rate: f64 = report.models.iter().map(|model| model.rate_rps).sum();
     output::print_line(format!(
@@ -142,6 +153,12 @@ fn print_text(
     ))?;
     if is_smallest {
         output::print_line(smallest_line(cluster))?;
+    }
+    if !ignored.is_empty() {
+        output::print_line(format!(
+            "the search ignores the scenario's {}: every model is served alone, at its own rate",
+            ignored.join(" and ")
+        ))?;
     }
     output::print_line(format!("made in {} ms\n", format_number(solve_ms)))?;
     output::print_line(layout(&cluster.problem, cluster, report).text())?;
@@ -163,7 +180,26 @@ fn cost_per_hour(problem: &Problem) -> Option<f64> {
     costs.sum()
 }
 
-fn smallest_report(cluster: &SmallestCluster, plan: PlanReport) -> SmallestReport {
+/// Checks that the kinds of the scenario's devices have costs, so that clusters can be compared by them.
+fn check_costs(problem: &Problem) -> anyhow::Result<()> {
+    let unknown = problem
+        .devices
+        .iter()
+        .find(|device| device.cost_per_hour.is_none());
+    if let Some(device) = unknown {
+        bail!(
+            "--min-cost: the cost of {} is unknown: give its device group cost_per_hour",
+            device.kind
+        );
+    }
+    Ok(())
+}
+
+fn smallest_report(
+    cluster: &SmallestCluster,
+    plan: PlanReport,
+    ignored: &[&'static str],
+) -> SmallestReport {
     let kinds = scenario::count_kinds(&cluster.problem).into_iter();
     SmallestReport {
         plan,
@@ -176,6 +212,7 @@ fn smallest_report(cluster: &SmallestCluster, plan: PlanReport) -> SmallestRepor
             .collect(),
         cost_per_hour: cost_per_hour(&cluster.problem),
         exhaustive: cluster.exhaustive,
+        ignored: ignored.to_vec(),
     }
 }
 

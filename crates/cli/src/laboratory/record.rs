@@ -55,7 +55,7 @@ pub(crate) struct RecordArgs {
 impl RecordArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
         let ncu = if self.ncu { Some(find_ncu()?) } else { None };
-        let worker = self.worker.program()?;
+        let worker = self.worker.program.path()?;
         let model = LocalModel::read(&self.spec, &self.artifact).await?;
         let folder = tempfile::tempdir().context("cannot create a temporary folder")?;
         let spinner = output::spinner();

@@ -128,6 +128,8 @@ pub(super) struct PlanningOutcome {
     pub(super) cluster: SmallestCluster,
     /// The replicas that stay beside those of the plan.
     pub(super) kept: Vec<ReplicaSpec>,
+    /// The parts of the scenario that a search for the smallest cluster ignores, by name.
+    pub(super) ignored: Vec<&'static str>,
     /// The time that the policy took, in milliseconds.
     pub(super) solve_ms: f64,
     /// The explanation of each model, if requested; else empty.
@@ -158,8 +160,17 @@ pub(super) fn place(
     }?;
     let solve_ms = start.elapsed().as_secs_f64() * 1e3;
     let kept = input.kept(&cluster.plan).into_iter().cloned();
+    let parts = [
+        (
+            "families",
+            scenario.families.is_empty() && input.families.is_empty(),
+        ),
+        ("backbones", input.backbones.is_empty()),
+    ];
+    let ignored = parts.into_iter().filter(|(_, is_empty)| !is_empty);
     Ok(PlanningOutcome {
         kept: kept.collect(),
+        ignored: ignored.map(|(name, _)| name).collect(),
         cluster,
         solve_ms,
         explanations: Vec::new(),

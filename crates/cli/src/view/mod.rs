@@ -5,6 +5,7 @@ pub(crate) mod explanation;
 pub(crate) mod layout;
 pub(crate) mod model;
 pub(crate) mod plan;
+pub(crate) mod profile;
 
 use packhorse_cluster::{ModelName, ModelVersion};
 

@@ -12,6 +12,8 @@ mod consent;
 mod dashboard;
 mod doctor;
 mod errors;
+#[cfg(feature = "laboratory")]
+mod estimate;
 mod events;
 mod gateway;
 #[cfg(feature = "laboratory")]

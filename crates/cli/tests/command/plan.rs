@@ -76,6 +76,8 @@ async fn the_exported_scenario_is_printed_as_it_is() {
     let route = admin("GET", "/v1/plan/scenario");
     route.respond_with(answer).mount(&gateway.server).await;
     assert_eq!(gateway.run(&["plan", "export"]).text(), scenario);
+    let expected = json!({"name": "live", "devices": [], "models": []});
+    assert_eq!(gateway.run(&["plan", "export", "--json"]).json(), expected);
 }
 
 #[tokio::test]
@@ -197,6 +199,7 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
         "models": [
             {"name": "bert", "version": null, "slo_ms": null, "rate_rps": 5.0},
             {"name": "cat2", "version": null, "slo_ms": null, "rate_rps": 7.0, "profile_of": "bert"},
+            {"name": "minilm", "version": null, "slo_ms": null, "rate_rps": null, "priority": 7},
             {"name": "minilm", "version": 2, "slo_ms": 100.0, "rate_rps": 500.0},
         ],
         "remove": ["cat"],
@@ -239,6 +242,8 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
         "cat2=7",
         "--slo-ms",
         "minilm:2=100",
+        "--priority",
+        "minilm=7",
         "--remove",
         "cat",
     ];

@@ -13,6 +13,7 @@ mod long_search;
 mod max_min;
 mod measured_rates;
 mod mixed;
+mod prices;
 mod published;
 mod rates;
 mod reach;
@@ -42,6 +43,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &rates::Rates,
     &measured_rates::MeasuredRates,
     &autoscale::Autoscale,
+    &prices::Prices,
     &published::Published,
     &variants::Variants,
     &crowd::Crowd,

@@ -25,6 +25,7 @@ Examples:
   packhorse plan --scenario thesis.toml --policy usher
   packhorse plan --scenario thesis.toml --policy usher --plot plan.svg
   packhorse plan --scenario thesis.toml --policy usher --min-devices
+  packhorse plan --scenario scenarios/prices/vision.toml --min-cost
   packhorse plan --scenario thesis.toml --policy goodput --explain
   packhorse plan preview --policy exclusive --add-device H200:2
   packhorse plan export > live.toml")]
@@ -62,12 +63,14 @@ enum PlanCommand {
 Examples:
   packhorse plan preview --policy exclusive
   packhorse plan preview --add-device H200:2 --rate minilm=500
+  packhorse plan preview --priority minilm=7
   packhorse plan preview --remove minilm
   packhorse plan preview --explain")]
-    Preview(PreviewArgs),
+    Preview(Box<PreviewArgs>),
     /// Print what the live cluster plans with as a scenario, for `packhorse plan --scenario` and `packhorse simulate`
     #[command(after_help = "\
-The plan for the scenario is the plan that the gateway would make now.
+The plan for the scenario is the plan that the gateway would make now. With --json the scenario is printed as JSON, for other \
+programs; `packhorse plan --scenario` reads TOML.
 
 Examples:
   packhorse plan export > live.toml
@@ -124,6 +127,11 @@ impl PlanArgs {
             }
             Some(PlanCommand::Export) => {
                 let scenario = admin.plan_scenario().await?;
+                if context.json() {
+                    let scenario: toml::Table = toml::from_str(&scenario)
+                        .context("the gateway's scenario cannot be read")?;
+                    return output::print_json(&scenario);
+                }
                 Ok(output::print_bytes(scenario.as_bytes())?)
             }
             Some(PlanCommand::History) => {
