@@ -178,7 +178,8 @@ async fn measurements_are_kept_without_their_model_and_replaced_by_newer_ones() 
     };
     let kernels = KernelTable::default();
     for (signature, ms) in [("a", 7), ("b", 8), ("a", 9)] {
-        let stored = store.upsert_measurement(&key(signature), &table(ms), &kernels);
+        let (key, table) = (key(signature), table(ms));
+        let stored = store.upsert_measurement(&key, &table, &kernels);
         stored.await.unwrap();
     }
     assert_eq!(store.profiles().await.unwrap(), table(9));

@@ -148,6 +148,11 @@ fn of_profiles(now: Time, state: &State, all: &mut Vec<Finding>) {
         let Some((ratio, time, cause)) = worst else {
             continue;
         };
+        let cause = if state.has_measured_inputs(id, &model.program, &time.kind) {
+            cause.with_measured_inputs()
+        } else {
+            cause
+        };
         let is_measured_again = state.is_measured_again(id, &model.program, &time.kind);
         let (cause, cure) = contradiction_texts(cause, is_measured_again);
         let (kind, rows) = (&time.kind, time.batch_size);
@@ -195,12 +200,12 @@ fn contradiction_texts(
             say_shape,
         ),
         ContradictionCause::SlowerDevice => (
-            "a slower device than when it was measured, as its inputs have one size: it may throttle, or other programs use it"
+            "a slower device than when it was measured, as its inputs have the measured size: it may throttle, or other programs use it"
                 .to_owned(),
             MEASURE,
         ),
         ContradictionCause::FasterDevice => (
-            "a slower device when it was measured, as its inputs have one size".to_owned(),
+            "a slower device when it was measured, as its inputs have the measured size".to_owned(),
             MEASURE,
         ),
     }

@@ -193,6 +193,16 @@ impl LearnedShapes {
         true
     }
 
+    /// Returns true if the requests of a model are known to have inputs of about these shapes.
+    pub(crate) fn agrees(&self, model: &ModelId, program: &Program, shapes: &InputShapes) -> bool {
+        let learned = self.models.get(model);
+        let known = learned.filter(|learned| learned.rows >= MIN_ROWS);
+        let sizes = shapes.sizes(program);
+        known
+            .zip(sizes)
+            .is_some_and(|(learned, sizes)| !deviates(&sizes, &learned.mean(), DEVIATION))
+    }
+
     /// Notes that a model could not be measured with its learned shapes.
     pub(crate) fn refused(&mut self, model: &ModelId) {
         if let Some(learned) = self.models.get_mut(model) {

@@ -55,9 +55,9 @@ pub(crate) enum ContradictionCause {
     LongerInputs,
     /// The inputs vary, and those of clients are shorter than those that were measured.
     ShorterInputs,
-    /// The inputs have one size, so that the device is slower than it was.
+    /// The inputs have the measured size, so that the device is slower than it was.
     SlowerDevice,
-    /// The inputs have one size, so that the device was slower when the model was measured.
+    /// The inputs have the measured size, so that the device was slower when the model was measured.
     FasterDevice,
 }
 
@@ -216,6 +216,15 @@ impl BatchTime {
 }
 
 impl ContradictionCause {
+    /// Returns the cause where variable inputs are known to have the measured size.
+    pub(crate) fn with_measured_inputs(self) -> Self {
+        match self {
+            Self::LongerInputs => Self::SlowerDevice,
+            Self::ShorterInputs => Self::FasterDevice,
+            other => other,
+        }
+    }
+
     /// Returns true if neighbours slow the batches, which says nothing of the profile.
     pub(crate) fn is_by_neighbours(self) -> bool {
         matches!(self, Self::Neighbours(_))

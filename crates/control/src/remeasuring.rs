@@ -70,6 +70,18 @@ impl State {
         is_learned_for(program) && again().iter().any(|(other, _)| other == kind)
     }
 
+    /// Returns true if the requests of a model are known to have inputs of the size of its profile on a kind of device.
+    pub(crate) fn has_measured_inputs(
+        &self,
+        id: &ModelId,
+        program: &Program,
+        kind: &DeviceKind,
+    ) -> bool {
+        let profile = self.profiles.get(id, kind);
+        let shapes = profile.and_then(Profile::input_shapes);
+        shapes.is_some_and(|shapes| self.learned_shapes.agrees(id, program, shapes))
+    }
+
     /// Returns the kinds of device on which a model was measured and can be measured again, with the shapes of the profiles. What was imported
     /// without its shapes stays.
     fn kinds_to_measure_again(&self, id: &ModelId) -> Vec<(DeviceKind, InputShapes)> {

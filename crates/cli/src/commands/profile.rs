@@ -195,7 +195,8 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
     if context.json() {
         return output::print_json(&rows);
     }
-    let mut table = output::new_table(&[
+    let has_shapes = rows.iter().any(|row| row.input_shapes.is_some());
+    let mut header = vec![
         "MODEL",
         "DEVICE KIND",
         "SHARE %",
@@ -208,10 +209,13 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
         "MEAN %",
         "SM %",
         "SOURCE",
-        "INPUTS",
-    ]);
+    ];
+    if has_shapes {
+        header.push("INPUTS");
+    }
+    let mut table = output::new_table(&header);
     for row in rows {
-        table.add_row([
+        let mut cells = vec![
             row.model,
             row.device_kind.to_string(),
             format_number(row.compute_share_pct),
@@ -229,8 +233,11 @@ fn print_profiles(context: &Context, profiles: &ProfileTable) -> anyhow::Result<
                 ProfileSource::Estimated => "estimated",
             }
             .to_owned(),
-            row.input_shapes.unwrap_or_else(|| "-".to_owned()),
-        ]);
+        ];
+        if has_shapes {
+            cells.push(row.input_shapes.unwrap_or_else(|| "-".to_owned()));
+        }
+        table.add_row(cells);
     }
     Ok(output::print_table(&table, "no profiles")?)
 }

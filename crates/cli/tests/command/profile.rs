@@ -37,7 +37,7 @@ async fn profiles_are_shown_for_people_and_programs() {
     let expected = json!({
         "model": "m", "device_kind": "cpu-x", "batch_size": 2, "compute_share_pct": 100.0, "latency_ms": 16.0,
         "latency_p99_ms": null, "memory_mib": null, "achieved_occupancy_pct": null, "mean_occupancy_pct": null,
-        "sm_utilization_pct": 50.0, "source": "measured",
+        "sm_utilization_pct": 50.0, "source": "measured", "input_shapes": null,
     });
     assert_eq!((rows.as_array().unwrap().len(), &rows[1]), (2, &expected));
     // 2 requests in 16 ms are 125 a second.
@@ -55,6 +55,27 @@ async fn profiles_are_shown_for_people_and_programs() {
             "m", "cpu-x", "100", "2", "16.00", "-", "125", "-", "-", "-", "50", "measured"
         ]
     );
+}
+
+#[tokio::test]
+async fn the_shapes_that_were_measured_are_shown_where_they_are_known() {
+    let gateway = Gateway::start().await;
+    let csv = CSV.replace("_utilization_pct\n", "_utilization_pct,input_shapes\n");
+    let csv = csv.replace(",,,\n", ",,,,-1x128 -1x128\n");
+    let csv = csv.replace("50.0\n", "50.0,-1x128 -1x128\n");
+    let answer = ResponseTemplate::new(200).set_body_raw(csv, "text/csv");
+    { admin("GET", "/v1/profiles").respond_with(answer) }
+        .mount(&gateway.server)
+        .await;
+    let ran = gateway.run(&["profile", "show", "m"]);
+    let lines: Vec<String> = ran.text().lines().map(ToOwned::to_owned).collect();
+    assert!(lines[0].trim_end().ends_with("INPUTS"), "{lines:?}");
+    assert!(
+        lines[1].trim_end().ends_with("measured  -1x128 -1x128"),
+        "{lines:?}"
+    );
+    let rows = gateway.run(&["profile", "show", "m", "--json"]).json();
+    assert_eq!(rows[0]["input_shapes"], "-1x128 -1x128");
 }
 
 #[tokio::test]

@@ -86,6 +86,21 @@ fn requests_of_another_size_than_the_assumed_one_are_measured_once() {
 }
 
 #[test]
+fn requests_agree_with_the_shapes_that_they_are_measured_with() {
+    let mut model = Measured::new();
+    let id = model.program.model.clone();
+    let agrees = |model: &Measured, shapes: &str| {
+        let shapes = shapes.parse().unwrap();
+        model.learned.agrees(&id, &model.program, &shapes)
+    };
+    model.pass(&[128; 60]);
+    assert!(!agrees(&model, "-1x128"), "it is too few");
+    model.pass(&[128; 60]);
+    assert!(agrees(&model, "-1x128") && agrees(&model, "-1x110"));
+    assert!(!agrees(&model, "-1x16") && !agrees(&model, "-1x128 -1x128"));
+}
+
+#[test]
 fn few_requests_in_each_period_are_learned_from_in_time() {
     let mut model = Measured::new();
     let needed = (1..100).find(|_| model.pass(&[3000; 2]).is_some());
