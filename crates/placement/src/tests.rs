@@ -25,6 +25,7 @@ mod own_policy;
 mod pool;
 pub(crate) mod properties;
 mod random_problems;
+mod remedies;
 mod round_robin;
 mod smallest_cluster;
 mod thesis;
