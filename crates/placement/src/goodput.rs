@@ -94,7 +94,7 @@ impl Policy for Goodput {
             let current = valid_current_replicas(problem, &inputs);
             let current = PlacementEstimate::from_replicas(&inputs, &current);
             let unchanged = complete((planned_replicas(&current), current.models().to_vec()));
-            if unchanged.value > best.value && unchanged.serves_what(&best) {
+            if unchanged.value > best.value && unchanged.placed_models() >= best.placed_models() {
                 best = unchanged;
             }
         }

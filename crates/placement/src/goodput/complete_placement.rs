@@ -41,13 +41,11 @@ impl CompletePlacement {
         }
     }
 
-    /// Returns true if it has a replica of each model of which another placement has one.
-    pub(super) fn serves_what(&self, other: &Self) -> bool {
-        let models = |placement: &Self| -> BTreeSet<ModelIndex> {
-            let replicas = placement.replicas.iter();
-            replicas.map(|replica| replica.model).collect()
-        };
-        models(self).is_superset(&models(other))
+    /// Returns the number of models with a replica.
+    pub(super) fn placed_models(&self) -> usize {
+        let replicas = self.replicas.iter();
+        let models: BTreeSet<ModelIndex> = replicas.map(|replica| replica.model).collect();
+        models.len()
     }
 }
 
