@@ -10,9 +10,10 @@
 //!
 //! Devices that the expected rates leave free get replicas for models that may get more than expected ([`surge`]).
 //!
-//! Large clusters are divided into [`cells`]; [`search_limits`] has the limits of their size and of the search. With more effort than the
-//! default ([`PolicyOptions::effort`]) the policy searches a second time, and the better result is the plan: if the budget ends in the
-//! second search, the plan is that of the first.
+//! Large clusters are divided into [`cells`]; [`search_limits`] has the limits of their size and of the search. Cells do not see the current
+//! placement as a whole, so that it is compared with what they find together. With more effort than the default ([`PolicyOptions::effort`]) the
+//! policy searches several times, and the best result is the plan: a larger effort includes all searches of a smaller one, and its plan has no
+//! smaller value. If the budget ends in one of them, the plan is the best of those before.
 //!
 //! Models that expect no requests get one replica where memory is left, and those that expect few ([`rare_models`]) where the others lose
 //! less than they gain. A model that would cost the others more than it gains gets
@@ -23,6 +24,7 @@
 
 mod batch_sizes;
 mod cells;
+mod complete_placement;
 mod forecast;
 mod idle_models;
 mod random;
@@ -46,6 +48,7 @@ use crate::{
     estimate::{EstimateInputs, EstimatedReplica, ModelEstimate, PlacementEstimate},
     first_fit, pool,
 };
+use complete_placement::CompletePlacement;
 pub(crate) use idle_models::place_idle_models;
 #[cfg(test)]
 pub(crate) use score::SURGE;
@@ -69,19 +72,37 @@ impl Policy for Goodput {
     ) -> Result<Plan, PlaceError> {
         let options = &options.policy;
         let candidates = Candidates::new(problem);
-        let default_effort = PolicyOptions {
-            effort: Effort::DEFAULT,
-            ..*options
-        };
-        let (mut replicas, mut estimates) = search(problem, &candidates, &default_effort, budget)?;
-        if options.effort != Effort::DEFAULT
-            && let Ok(found) = search(problem, &candidates, options, budget)
-            && is_better(problem, options.objective, &found.0, &replicas)
-        {
-            (replicas, estimates) = found;
+        let inputs = EstimateInputs::new(problem);
+        let complete =
+            |found| CompletePlacement::new(&inputs, &candidates, options.objective, found);
+        let mut best: Option<CompletePlacement> = None;
+        for effort in search_limits::efforts(options.effort) {
+            let options = PolicyOptions { effort, ..*options };
+            match search(problem, &candidates, &options, budget) {
+                Ok(found) => {
+                    let found = complete(found);
+                    if best.as_ref().is_none_or(|best| found.value > best.value) {
+                        best = Some(found);
+                    }
+                }
+                Err(error) if best.is_none() => return Err(error),
+                Err(_) => break,
+            }
         }
-        rare_models::place_rare_models(problem, &candidates, &mut replicas, &mut estimates);
-        place_idle_models(problem, &candidates, &mut replicas);
+        let mut best = best.expect("there is a least effort");
+        if !SearchLimits::new(problem.devices.len(), Effort::DEFAULT).is_whole() {
+            let current = valid_current_replicas(problem, &inputs);
+            let current = PlacementEstimate::from_replicas(&inputs, &current);
+            let unchanged = complete((planned_replicas(&current), current.models().to_vec()));
+            if unchanged.value > best.value && unchanged.placed_models() >= best.placed_models() {
+                best = unchanged;
+            }
+        }
+        let CompletePlacement {
+            mut replicas,
+            estimates,
+            ..
+        } = best;
         sort(&mut replicas);
         Ok(Plan {
             policy: NAME,
@@ -158,19 +179,6 @@ fn search(
     } else {
         search_cells(problem, candidates, options, limits, budget)
     }
-}
-
-/// Returns true if the placement `found` has a larger value than `before`.
-fn is_better(
-    problem: &Problem,
-    objective: Objective,
-    found: &[PlannedReplica],
-    before: &[PlannedReplica],
-) -> bool {
-    let inputs = EstimateInputs::new(problem);
-    let score = Score::new(&inputs, objective);
-    let value = |replicas| score.value(&PlacementEstimate::from_replicas(&inputs, replicas));
-    value(found) > value(before)
 }
 
 /// Searches a problem as a whole.
@@ -426,7 +434,7 @@ fn valid_current_replicas(problem: &Problem, inputs: &EstimateInputs<'_>) -> Vec
     valid
 }
 
-/// Returns the largest value of some placements by the objective function of the search.
+/// Returns the largest value of some placements by the objective function that compares plans.
 #[cfg(test)]
 pub(crate) fn best_value(
     problem: &Problem,
@@ -434,13 +442,13 @@ pub(crate) fn best_value(
     objective: Objective,
 ) -> f64 {
     let inputs = EstimateInputs::new(problem);
-    let score = Score::new(&inputs, objective);
+    let score = complete_placement::score(&inputs, objective);
     let values = placements
         .map(|replicas| score.value(&PlacementEstimate::from_replicas(&inputs, &replicas)));
     values.fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Returns the value of a placement by the objective function of the search.
+/// Returns the value of a placement by the objective function that compares plans.
 #[cfg(test)]
 pub(crate) fn value(problem: &Problem, replicas: &[PlannedReplica], objective: Objective) -> f64 {
     best_value(problem, &mut [replicas.to_vec()].into_iter(), objective)

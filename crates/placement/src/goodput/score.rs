@@ -57,6 +57,8 @@ pub(super) struct Score {
     devices: f64,
     /// The weight of the fraction in time in a surge.
     surge: f64,
+    /// The part of the fixed costs of a replica that counts.
+    fixed_part: f64,
 }
 
 /// Returns the fraction of a model's requests in time that the sum of `goodput` counts.
@@ -85,6 +87,7 @@ impl Score {
                 .collect(),
             devices: inputs.problem.devices.len().max(1) as f64,
             surge: 0.0,
+            fixed_part: 1.0,
         }
     }
 
@@ -96,19 +99,29 @@ impl Score {
         }
     }
 
+    /// Returns the function for whole clusters of this many cells, in which a model has a smaller fraction of all requests than in its
+    /// cell. The fixed costs of a replica are as many requests as in a cell.
+    pub(super) fn with_cells(self, cells: usize) -> Self {
+        Self {
+            fixed_part: 1.0 / cells.max(1) as f64,
+            ..self
+        }
+    }
+
     /// Returns the value of a placement: larger is better.
     pub(super) fn value(&self, estimate: &PlacementEstimate<'_, '_>) -> f64 {
         let mut value =
             self.objective_value(estimate.models()) + CAPACITY_VALUE * self.log_capacity(estimate);
         for replica in estimate.replicas() {
             value -= DEVICE_TIME_COST * replica.busy * replica.utilization / 100.0 / self.devices
-                + REPLICA_COST
+                + REPLICA_COST * self.fixed_part
                 + REPLICA_COST_FRACTION * self.weights[replica.model];
             if !estimate.inputs.has_running_replicas() {
                 continue;
             }
             if replica.is_new {
-                value -= START_COST + self.loading[replica.model] * replica.arrival_rate;
+                value -= START_COST * self.fixed_part
+                    + self.loading[replica.model] * replica.arrival_rate;
             } else {
                 // Subtracting it for each replica to stop differs by a constant.
                 value += STOP_COST / self.devices;

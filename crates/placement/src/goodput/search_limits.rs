@@ -1,7 +1,8 @@
 //! The limits of the search: the size of a cell, and the number of changes tried in it.
 //!
-//! The default limits take a second or two; larger clusters have fewer changes. With `n` times the effort the search tries about `n`
-//! times as many changes, in cells that are larger by the square root of `n`.
+//! The default limits take a second or two; larger clusters have fewer changes. With `n` times the effort a search tries about `n`
+//! times as many changes, in cells that are larger by the square root of `n`. A plan of some effort is the best of several searches
+//! ([`efforts`]).
 
 use packhorse_cluster::Effort;
 
@@ -17,6 +18,24 @@ const PATIENCE: usize = 40;
 /// The number of changes without improvement after which the search of a cell ends if it serves everything with headroom: then only
 /// cost can be saved.
 const SERVED_PATIENCE: usize = 10;
+
+/// Returns the efforts of the searches of which the best is the plan of an effort: the powers of two up to it.
+///
+/// No search continues another one, and one with twice the effort may end in a worse placement. A larger effort never has a worse
+/// plan, because it has the same searches and more. For an effort of `n` they try at least `n` and less than `2 n` times the changes of the default.
+pub(super) fn efforts(most: Effort) -> impl Iterator<Item = Effort> {
+    let powers = (0..=most.get().ilog2()).map(|power| 1 << power);
+    powers.map(|times| Effort::new(times).expect("at most the largest effort"))
+}
+
+/// Returns the least number of cells in which a cluster with so many devices is searched with the default effort.
+pub(super) fn usual_cells(devices: usize) -> usize {
+    if devices > MAX_WHOLE {
+        devices.div_ceil(MAX_CELL)
+    } else {
+        1
+    }
+}
 
 /// The limits of the search in the cells of a cluster.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::{goodput::estimated_fractions, properties, *};
 use crate::{PlanningOptions, PolicyEntry, explain};
 
-fn explained(name: &str, problem: &Problem) -> Vec<Explanation> {
+pub(super) fn explained(name: &str, problem: &Problem) -> Vec<Explanation> {
     let plan = place(name, problem);
     let (options, mut budget) = (PlanningOptions::default(), Budget::unlimited());
     let found = explain(policy(name).unwrap(), problem, &plan, &options, &mut budget).unwrap();
@@ -14,8 +14,8 @@ fn explained(name: &str, problem: &Problem) -> Vec<Explanation> {
     found
 }
 
-/// Returns the estimated fraction of a model's requests in time with the policy's plan for the problem with the change.
-fn served_after(entry: &PolicyEntry, problem: &Problem, model: usize, change: &Change) -> f64 {
+/// Returns the problem with a change for a model, without the help of what is tested.
+pub(super) fn changed(problem: &Problem, model: usize, change: &Change) -> Problem {
     let mut problem = problem.clone();
     let demanded = &mut problem.models[model];
     match change {
@@ -42,6 +42,12 @@ fn served_after(entry: &PolicyEntry, problem: &Problem, model: usize, change: &C
             demanded.rate = *rate;
         }
     }
+    problem
+}
+
+/// Returns the estimated fraction of a model's requests in time with the policy's plan for the problem with the change.
+fn served_after(entry: &PolicyEntry, problem: &Problem, model: usize, change: &Change) -> f64 {
+    let problem = changed(problem, model, change);
     let plan = entry.place(&problem, &mut Budget::unlimited()).unwrap();
     estimated_fractions(&problem, &plan.replicas)[model]
 }
