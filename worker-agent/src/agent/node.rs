@@ -115,6 +115,12 @@ fn limit_memory(devices: &mut [Device], name: &str, memory: ByteCount) -> Result
     Ok(())
 }
 
+/// Returns the version of libtorch of the workers; `None` if devices are simulated, as what these take is not measured.
+fn libtorch_version(devices: &[Device]) -> Option<String> {
+    let simulated = |device: &Device| device.backend == Backend::Simulated;
+    (!devices.iter().any(simulated)).then(|| LIBTORCH_VERSION.to_owned())
+}
+
 /// Runs the agent until SIGINT or SIGTERM, or until its supervisor is gone. Workers are left to the next agent, or stopped if the settings say so.
 ///
 /// # Errors
@@ -136,10 +142,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     let request = LeaseRequest {
         instance: folder.instance().map_err(OpenStateError::from)?,
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-        // What simulated devices take is not measured.
-        libtorch: { devices.iter() }
-            .all(|device| device.backend != Backend::Simulated)
-            .then(|| LIBTORCH_VERSION.to_owned()),
+        libtorch: libtorch_version(&devices),
         devices: { devices.iter() }
             .map(|device| device.report(settings.own_workers))
             .collect(),
