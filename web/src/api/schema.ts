@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 b11bf8f31a037b5ce5c85a375cc78e6c814ae318f633c8f710c40d7cef696083) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 00defc1b27cd87d72ea41e045e310d990275ec116ebe5851d418b0ec4438d6dd) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -236,7 +236,11 @@ export interface components {
         ChangeAnswer_NodeView: components["schemas"]["Changed_NodeView"] | components["schemas"]["DryRunAnswer"];
         /** @description The answer to a change that may be a dry run. */
         ChangeAnswer_PolicyView: components["schemas"]["Changed_PolicyView"] | components["schemas"]["DryRunAnswer"];
-        /** @description A model, node or policy that an admin has changed, with the consequences of the change. */
+        /** @description The answer to a change that may be a dry run. */
+        ChangeAnswer_RemovedModel: components["schemas"]["Changed_RemovedModel"] | components["schemas"]["DryRunAnswer"];
+        /** @description The answer to a change that may be a dry run. */
+        ChangeAnswer_RemovedNode: components["schemas"]["Changed_RemovedNode"] | components["schemas"]["DryRunAnswer"];
+        /** @description A model, node or policy that an admin has changed or removed, with the consequences of the change. */
         Changed_ModelView: {
             /**
              * Format: double
@@ -267,6 +271,11 @@ export interface components {
              *     start. On those that are in `estimated_on`, too, the model serves by its estimate.
              */
             measuring_failed_on?: string[];
+            /**
+             * Format: int32
+             * @description The least number of different devices with replicas of the model.
+             */
+            min_replicas?: number;
             /** @description The name that clients use. */
             name: string;
             /** @description The declared outputs. */
@@ -324,7 +333,7 @@ export interface components {
              */
             version: number;
         } & components["schemas"]["Consequences"];
-        /** @description A model, node or policy that an admin has changed, with the consequences of the change. */
+        /** @description A model, node or policy that an admin has changed or removed, with the consequences of the change. */
         Changed_NodeView: {
             /** @description The agent's version. */
             agent_version: string;
@@ -340,7 +349,7 @@ export interface components {
             /** @description The node's state. */
             state: components["schemas"]["NodeState"];
         } & components["schemas"]["Consequences"];
-        /** @description A model, node or policy that an admin has changed, with the consequences of the change. */
+        /** @description A model, node or policy that an admin has changed or removed, with the consequences of the change. */
         Changed_PolicyView: {
             /** @description The dispatch discipline. */
             discipline: string;
@@ -352,6 +361,21 @@ export interface components {
             policies: components["schemas"]["PolicyInfo"][];
             /** @description The placement policy. */
             policy: string;
+        } & components["schemas"]["Consequences"];
+        /** @description A model, node or policy that an admin has changed or removed, with the consequences of the change. */
+        Changed_RemovedModel: {
+            /** @description The model's name. */
+            removed: string;
+            /**
+             * Format: int32
+             * @description The removed version; null if all were.
+             */
+            version?: number | null;
+        } & components["schemas"]["Consequences"];
+        /** @description A model, node or policy that an admin has changed or removed, with the consequences of the change. */
+        Changed_RemovedNode: {
+            /** @description The node's name. */
+            removed: string;
         } & components["schemas"]["Consequences"];
         /** @description A model from which a change takes a part of its planned goodput. */
         Consequence: {
@@ -511,7 +535,7 @@ export interface components {
          * @description The state of the subject after a change. Each kind of event has its own states.
          * @enum {string}
          */
-        EventState: "registered" | "fetching" | "profiling" | "planning" | "loading" | "ready" | "unplaced" | "failed" | "cordoned" | "draining" | "lost" | "removed" | "backing_off" | "serving" | "ejected" | "stopped" | "proposed" | "adopted" | "rejected" | "completed" | "degraded" | "rate" | "latency" | "slowdown" | "raised" | "cleared";
+        EventState: "registered" | "fetching" | "profiling" | "planning" | "loading" | "ready" | "unplaced" | "failed" | "cordoned" | "draining" | "lost" | "removed" | "backing_off" | "serving" | "ejected" | "stopped" | "proposed" | "adopted" | "rejected" | "completed" | "degraded" | "rate" | "latency" | "slowdown" | "input_shapes" | "raised" | "cleared";
         /** @description A change in the cluster. Its kind is the name of its event in the stream. */
         EventView: {
             /**
@@ -925,6 +949,8 @@ export interface components {
             highest_epoch?: number;
             /** @description A random identity of the agent's state folder. It distinguishes two agents that claim the same node. */
             instance: string;
+            /** @description The version of libtorch of the node's workers, by which measurements are known again; null if devices are simulated. */
+            libtorch?: string | null;
             /** @description Fresh random hexadecimal digits, over which the gateway of another cluster makes its proof. */
             nonce?: string | null;
             /** @description The versions of the agent protocol that the agent speaks. */
@@ -953,7 +979,7 @@ export interface components {
              */
             rate_rps: number;
         };
-        /** @description Changes the SLO, reserved rate, rate mode, priority, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
+        /** @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
         ModelChange: {
             /**
              * Format: double
@@ -962,6 +988,11 @@ export interface components {
             accuracy?: number | null;
             /** @description The family that the model is a variant of; null takes it out of its family. It belongs to all versions: not with `?version`. */
             family?: string | null;
+            /**
+             * Format: int32
+             * @description The least number of different devices with replicas of the model, 1 to 16.
+             */
+            min_replicas?: number | null;
             /**
              * Format: int32
              * @description The priority over other models, 0 to 9.
@@ -1121,6 +1152,12 @@ export interface components {
              */
             max_batch_size: number;
             /**
+             * Format: int32
+             * @description The least number of different devices with replicas of the model, 1 to 16; those beyond its rate are placed where memory is left, and on different
+             *     nodes first. If absent, that of the newest version, and 1 for the first one or in place of a registered one.
+             */
+            min_replicas?: number | null;
+            /**
              * @description The name that clients use.
              * @example minilm
              */
@@ -1223,6 +1260,11 @@ export interface components {
              *     start. On those that are in `estimated_on`, too, the model serves by its estimate.
              */
             measuring_failed_on?: string[];
+            /**
+             * Format: int32
+             * @description The least number of different devices with replicas of the model.
+             */
+            min_replicas?: number;
             /** @description The name that clients use. */
             name: string;
             /** @description The declared outputs. */
@@ -1618,13 +1660,18 @@ export interface components {
             /** @description The kind of the devices: one that the cluster has, or one with a built-in data sheet. */
             kind: string;
         };
-        /** @description A registered model with another rate or SLO, or a model to add. */
+        /** @description A registered model with another rate, SLO or priority, or a model to add. */
         PreviewModel: {
             /** @description The model's name. */
             name: string;
             /**
+             * Format: int32
+             * @description The priority over other models, of all versions of the model's name; unchanged if absent.
+             */
+            priority?: number | null;
+            /**
              * @description The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
-             *     and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
+             *     priority and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
              */
             profile_of?: string | null;
             /**
@@ -1753,6 +1800,21 @@ export interface components {
              * @description The fraction of the model's requests that is in time after the change, from 0 to 1, by the estimate.
              */
             served_fraction: number;
+        };
+        /** @description A model that was removed. */
+        RemovedModel: {
+            /** @description The model's name. */
+            removed: string;
+            /**
+             * Format: int32
+             * @description The removed version; null if all were.
+             */
+            version?: number | null;
+        };
+        /** @description A node that was removed. */
+        RemovedNode: {
+            /** @description The node's name. */
+            removed: string;
         };
         /**
          * @description The state of a replica's worker.
@@ -2129,7 +2191,7 @@ export interface components {
             shape: number[];
             /**
              * @description The usual size of each dimension of an input, -1 for one without a declared size; a list as long as `shape`. With these sizes
-             *     the program is tried, measured and warmed up; without them with 16 in each variable dimension.
+             *     the program is tried, measured and warmed up; without them with 16 in each variable dimension, until requests have shown another size.
              */
             typical_shape?: number[] | null;
         };
