@@ -152,13 +152,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
         nonce: None,
     };
     let fence_file = folder.fence_file().map_err(OpenStateError::from)?;
-    let link_secret = match &settings.link_secret_file {
-        Some(file) => {
-            let content = std::fs::read(file);
-            LinkSecret::from_file_content(&content.map_err(system("reading --link-secret-file"))?)
-        }
-        None => LinkSecret::none(),
-    };
+    let link_secret = link_secret(&settings).map_err(system("reading --link-secret-file"))?;
     let limits = Limits {
         drain: settings.batch_limit + DRAIN_GRACE,
         load: LOAD_LIMIT,
@@ -229,6 +223,16 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
     }
     session.abort();
     Ok(())
+}
+
+/// Reads the secret that the gateway shows to workers; none without a file.
+fn link_secret(settings: &Settings) -> io::Result<LinkSecret> {
+    let content = settings.link_secret_file.as_ref().map(std::fs::read);
+    Ok(content
+        .transpose()?
+        .map_or_else(LinkSecret::none, |content| {
+            LinkSecret::from_file_content(&content)
+        }))
 }
 
 /// Finds out which user workers run as, and shares the state folder with it.
