@@ -136,6 +136,8 @@ def test_what_the_repository_does_not_say_stays_as_it_was_changed(serve, tmp_pat
     flags = ["--devices", "simulated:V100-SXM2-16GB:1", "--model-repository", str(repository)]
     environment = {"PACKHORSE_PROFILES": str(models.profiles(tmp_path, {"m": 5}))}
 
+    defaults = {"rate_rps": None, "rate": "max", "priority": 5, "min_replicas": 1, "queue_limit": None}
+
     def settings_after_start(version: int, program: bytes, said: dict, change: dict) -> dict:
         write_model(repository, registration | said, version, program)
         running = serve(*flags, environment=environment)
@@ -144,15 +146,14 @@ def test_what_the_repository_does_not_say_stays_as_it_was_changed(serve, tmp_pat
         if change:
             assert running.admin.call("PATCH", "/v1/models/m", change).status == 200
         assert running.process.stop() == 0
-        return {field: found[field] for field in ("rate_rps", "rate", "priority", "queue_limit")}
+        return {field: found[field] for field in defaults}
 
-    defaults = {"rate_rps": None, "rate": "max", "priority": 5, "queue_limit": None}
-    changed = {"rate_rps": 7, "rate": "measured", "priority": 8, "queue_limit": 99}
+    changed = {"rate_rps": 7, "rate": "measured", "priority": 8, "min_replicas": 2, "queue_limit": 99}
     assert settings_after_start(1, b"one", {}, changed) == defaults
     assert settings_after_start(1, b"one", {}, {}) == changed
     # Nor does another file of the version, or a new version, bring the defaults back.
     assert settings_after_start(1, b"two", {}, {}) == changed
-    of_name = {field: changed[field] for field in ("rate_rps", "rate", "priority")}
+    of_name = {field: changed[field] for field in ("rate_rps", "rate", "priority", "min_replicas")}
     assert settings_after_start(2, b"three", {}, {}) == defaults | of_name
     # What the file says counts, whatever was changed, and null is the default.
     said = {"rate_rps": None, "priority": 3}
