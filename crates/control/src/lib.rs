@@ -64,6 +64,7 @@ pub mod record;
 mod remeasuring;
 mod restarts;
 mod restore;
+mod reused_measurements;
 mod rollout;
 mod sampling;
 mod settle;
