@@ -23,6 +23,7 @@ mod problem;
 mod profile;
 mod replica;
 mod shortfall;
+mod small_number;
 mod split;
 mod tensor;
 mod units;

@@ -1,36 +1,18 @@
 //! The least number of devices that a model has replicas on.
 
-use std::{fmt, str::FromStr};
+use crate::small_number::small_number;
 
-use serde::{Deserialize, Serialize};
-
-/// The least number of different devices that a model has replicas on, from 1 to 16: with two, a device may fail and the model answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "u32", into = "u32")]
-pub struct MinReplicas(u8);
-
-/// The error for a number of replicas that no model can ask for.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected a number of replicas from 1 to {}, got {given}", MinReplicas::MOST.0)]
-pub struct MinReplicasError {
-    given: String,
+small_number! {
+    /// The least number of different devices that a model has replicas on, from 1 to 16: with two, a device may fail and the model answers.
+    pub struct MinReplicas;
+    /// The error for a number of replicas that no model can ask for.
+    pub struct MinReplicasError;
+    "a number of replicas" from 1 to 16
 }
 
 impl MinReplicas {
-    /// The largest number: no member of a pool is on more devices.
-    pub const MOST: Self = Self(16);
-
-    /// Creates a number of replicas.
-    ///
-    /// # Errors
-    /// If the number is 0 or above 16.
-    pub fn new(number: u32) -> Result<Self, MinReplicasError> {
-        let small = u8::try_from(number).ok().map(Self);
-        let small = small.filter(|small| (Self::default()..=Self::MOST).contains(small));
-        small.ok_or_else(|| MinReplicasError {
-            given: number.to_string(),
-        })
-    }
+    /// The largest number.
+    pub const MOST: usize = 16;
 
     /// Returns the number.
     pub fn get(self) -> usize {
@@ -42,37 +24,6 @@ impl Default for MinReplicas {
     /// Returns the number for which a model need not ask: 1, its home.
     fn default() -> Self {
         Self(1)
-    }
-}
-
-impl TryFrom<u32> for MinReplicas {
-    type Error = MinReplicasError;
-
-    fn try_from(number: u32) -> Result<Self, MinReplicasError> {
-        Self::new(number)
-    }
-}
-
-impl From<MinReplicas> for u32 {
-    fn from(number: MinReplicas) -> Self {
-        number.0.into()
-    }
-}
-
-impl FromStr for MinReplicas {
-    type Err = MinReplicasError;
-
-    fn from_str(text: &str) -> Result<Self, MinReplicasError> {
-        let number = text.parse::<u32>().map_err(|_| MinReplicasError {
-            given: format!("{:?}", text.chars().take(64).collect::<String>()),
-        })?;
-        Self::new(number)
-    }
-}
-
-impl fmt::Display for MinReplicas {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

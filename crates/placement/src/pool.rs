@@ -10,14 +10,14 @@
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use packhorse_cluster::{
-    ByteCount, DeviceIndex, Discipline, ModelForecast, ModelIndex, Plan, PlannedReplica, PoolPlace,
-    Problem, Residency, Shortfall,
+    ByteCount, DeviceIndex, Discipline, MinReplicas, ModelForecast, ModelIndex, Plan,
+    PlannedReplica, PoolPlace, Problem, Residency, Shortfall,
 };
 
 use crate::{Budget, PlaceError, candidates::Candidates, forecast::forecast};
 
-/// The most devices that a model is at home on. More would cost the engine time, and balance little.
-const MOST_HOMES: usize = 16;
+/// The most devices that a model is at home on: as many as one can ask for. More would cost the engine time, and balance little.
+const MOST_HOMES: usize = MinReplicas::MOST;
 
 /// The part of the multiprocessors, in percent, from which on a batch leaves no room for another one.
 const NO_ROOM: f64 = 90.0;
