@@ -25,6 +25,10 @@ pub(crate) const NAME: &str = "exclusive";
 pub(crate) struct Exclusive;
 
 impl Policy for Exclusive {
+    fn shares_devices(&self) -> bool {
+        false
+    }
+
     fn place(
         &self,
         problem: &Problem,

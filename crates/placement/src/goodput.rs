@@ -48,6 +48,7 @@ use crate::{
     estimate::{EstimateInputs, EstimatedReplica, ModelEstimate, PlacementEstimate},
     first_fit, pool,
 };
+pub(crate) use batch_sizes::kept_or_smallest;
 use complete_placement::CompletePlacement;
 pub(crate) use idle_models::place_idle_models;
 #[cfg(test)]

@@ -13,7 +13,7 @@ use packhorse_cluster::{
     PlannedReplica, Problem,
 };
 
-use crate::candidates::Candidates;
+use crate::{candidates::Candidates, goodput::kept_or_smallest};
 
 /// Adds the replicas that models ask for and do not have, those of models with a high priority first. With `alone` a device takes one replica.
 /// Returns true if any is added.
@@ -103,34 +103,27 @@ impl Load {
         model: ModelIndex,
         device: DeviceIndex,
     ) -> Option<PlannedReplica> {
-        let room = problem.devices[device.0].memory.saturating_sub(self.memory);
-        let profile = problem.profile(model, device)?;
-        let fits = |batch_size: u32| -> Option<PlannedReplica> {
-            let rest = self.shares.map(|sum| (100.0 - sum).max(0.0));
-            let needed = profile.sm_utilization(batch_size);
-            let needed = needed.map_or(100.0, Percent::get);
-            let compute_share = match rest {
-                None => None,
-                Some(rest) if rest >= needed => Some(ComputeShare::new(rest).ok()?),
-                Some(_) => return None,
-            };
-            Some(PlannedReplica {
-                compute_share,
-                ..PlannedReplica::new(model, device, batch_size)
-            })
-        };
         if self.has_turns {
             return None;
         }
-        let sizes = candidates.on_device(model, device).iter();
-        let sizes = sizes.filter(|size| size.memory.is_some_and(|memory| memory <= room));
-        let sizes: Vec<u32> = sizes.map(|size| size.batch_size).collect();
-        let mut current = problem.current.iter();
-        let current = current.find(|replica| (replica.model, replica.device) == (model, device));
-        let kept = current.map(|replica| replica.batch_size);
-        let kept = kept.filter(|size| sizes.contains(size));
-        kept.and_then(fits)
-            .or_else(|| sizes.iter().copied().find_map(fits))
+        let room = problem.devices[device.0].memory.saturating_sub(self.memory);
+        let profile = problem.profile(model, device)?;
+        let rest = self.shares.map(|sum| (100.0 - sum).max(0.0));
+        let suffices = |batch_size: u32| {
+            let needed = profile.sm_utilization(batch_size);
+            let needed = needed.map_or(100.0, Percent::get);
+            rest.is_none_or(|rest| rest >= needed)
+        };
+        let place = (model, device);
+        let (batch_size, ..) = kept_or_smallest(problem, candidates, place, room, suffices)?;
+        let compute_share = match rest {
+            None => None,
+            Some(rest) => Some(ComputeShare::new(rest).ok()?),
+        };
+        Some(PlannedReplica {
+            compute_share,
+            ..PlannedReplica::new(model, device, batch_size)
+        })
     }
 }
 

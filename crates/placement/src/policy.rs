@@ -16,6 +16,11 @@ pub trait Policy: Sync {
         budget: &mut Budget<'_>,
     ) -> Result<Plan, PlaceError>;
 
+    /// Returns true if devices may have several replicas by the policy.
+    fn shares_devices(&self) -> bool {
+        true
+    }
+
     /// Returns the policy's own model of batch times, if it has one.
     fn predictor(&self) -> Option<&dyn Predictor> {
         None

@@ -5,7 +5,7 @@ use packhorse_cluster::{BatchStep, Plan, Problem};
 use crate::{
     Budget, PlaceError, PlanningOptions, Policy, Predictor, batch_step,
     claims::Claims,
-    exclusive, min_replicas,
+    min_replicas,
     pool::{self, PoolUse},
 };
 
@@ -53,7 +53,7 @@ impl PolicyEntry {
             Some(claims) => claims.place(place)?,
             None => place(problem)?,
         };
-        let alone = self.name == exclusive::NAME;
+        let alone = !self.policy.shares_devices();
         if min_replicas::add(problem, alone, &mut plan.replicas)
             && let Some(forecasts) = self.policy.forecasts(problem, &plan.replicas)
         {

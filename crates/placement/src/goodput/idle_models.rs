@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeSet};
 
 use packhorse_cluster::{ByteCount, ModelIndex, PlannedReplica, Problem};
 
-use super::batch_sizes::batch_sizes;
+use super::batch_sizes::kept_or_smallest;
 use crate::candidates::Candidates;
 
 /// Adds one replica of the smallest batch size for every model that expects no requests: on the device where it runs now, else
@@ -27,19 +27,10 @@ pub(crate) fn place_idle_models(
         }
         let places = problem.devices().filter_map(|(device, _)| {
             let room = left[device.0];
-            let mut running = problem.current.iter();
-            let runs = running.find(|replica| (replica.model, replica.device) == (model, device));
-            let fitting =
-                || batch_sizes(candidates, model.0, device.0).filter(|(_, memory)| *memory <= room);
-            let kept =
-                runs.and_then(|replica| fitting().find(|(batch, _)| *batch == replica.batch_size));
-            let (batch, memory) = kept.or_else(|| fitting().min())?;
-            Some((
-                kept.is_some(),
-                room.saturating_sub(memory),
-                Reverse(device),
-                batch,
-            ))
+            let place = (model, device);
+            let (batch, memory, kept) =
+                kept_or_smallest(problem, candidates, place, room, |_| true)?;
+            Some((kept, room.saturating_sub(memory), Reverse(device), batch))
         });
         if let Some((_, rest, Reverse(device), batch_size)) = places.max() {
             left[device.0] = rest;

@@ -8,7 +8,7 @@ use std::{cmp::Reverse, collections::BTreeSet};
 
 use packhorse_cluster::{ByteCount, DeviceIndex, ModelIndex, PlannedReplica, Problem};
 
-use super::{batch_sizes::batch_sizes, score::FIXED_COST};
+use super::{batch_sizes::kept_or_smallest, score::FIXED_COST};
 use crate::{
     candidates::Candidates,
     estimate::{EstimateInputs, ModelEstimate, PlacementEstimate},
@@ -81,15 +81,11 @@ fn places(
         .devices()
         .filter_map(|(device, _)| {
             let room = left[device.0];
-            let fitting =
-                || batch_sizes(candidates, model.0, device.0).filter(|(_, memory)| *memory <= room);
-            let mut running = problem.current.iter();
-            let runs = running.find(|replica| (replica.model, replica.device) == (model, device));
-            let kept =
-                runs.and_then(|replica| fitting().find(|(batch, _)| *batch == replica.batch_size));
-            let (batch, memory) = kept.or_else(|| fitting().min())?;
+            let place = (model, device);
+            let (batch, memory, kept) =
+                kept_or_smallest(problem, candidates, place, room, |_| true)?;
             let rest = room.saturating_sub(memory);
-            Some((kept.is_none(), Reverse(rest), device, batch, memory))
+            Some((!kept, Reverse(rest), device, batch, memory))
         })
         .collect();
     places.sort_unstable();
