@@ -106,14 +106,9 @@ impl DeviceObserver {
     }
 
     /// Forgets what was observed of a model on a kind of device beside the profile that it had before. What of the current period was computed
-    /// before the change cannot be told apart, so that it is not observed.
-    pub(crate) fn profile_changed(
-        &mut self,
-        model: &ModelId,
-        kind: &DeviceKind,
-        measured: &[DeviceObservation],
-        profiles: &ProfileTable,
-    ) {
+    /// before the change cannot be told apart, so that it is not observed. Returns true if something is forgotten, so that slowdowns are to be learned
+    /// again.
+    pub(crate) fn profile_changed(&mut self, model: &ModelId, kind: &DeviceKind) -> bool {
         self.changed.insert((model.clone(), kind.clone()));
         let is_of = |device: &DeviceObservation| {
             let mut replicas = device.replicas.iter();
@@ -121,10 +116,11 @@ impl DeviceObserver {
         };
         let before = self.history.len();
         self.history.retain(|(_, device)| !is_of(device));
-        if self.history.len() < before {
-            self.relearn(measured, profiles);
+        let forgets = self.history.len() < before;
+        if forgets {
             self.drift.remove(model);
         }
+        forgets
     }
 
     /// Notes that a plan is requested now, which assumes the slowdowns learned so far.
@@ -359,7 +355,8 @@ mod tests {
         let ObservedDevice {
             observer, profiles, ..
         } = &mut device;
-        observer.profile_changed(&a, &kind, &[], profiles);
+        assert!(observer.profile_changed(&a, &kind));
+        observer.relearn(&[], profiles);
         observer.plan_requested();
         assert!(observer.history().is_empty());
         // The period in which it changed is of both profiles.
@@ -370,8 +367,7 @@ mod tests {
         }
         assert_eq!(device.observer.history().len(), 5);
         let other = "V100".parse().unwrap();
-        let profiles = device.profiles.clone();
-        device.observer.profile_changed(&a, &other, &[], &profiles);
+        assert!(!device.observer.profile_changed(&a, &other));
         assert_eq!(device.observer.history().len(), 5);
     }
 

@@ -186,10 +186,9 @@ impl State {
 
     /// Forgets what was observed of a model on a kind of device, whose profile has changed.
     pub(crate) fn forget_observations(&mut self, model: &ModelId, kind: &DeviceKind) {
-        let measured: Vec<DeviceObservation> = self.measured_pairs().collect();
-        let profiles = &self.profiles;
-        self.observer
-            .profile_changed(model, kind, &measured, profiles);
+        if self.observer.profile_changed(model, kind) {
+            self.learn_from_pairs();
+        }
     }
 
     /// Returns the nodes, links and forecasts, as the rollout observes them.
