@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal as _};
 
-use packhorse_api::Consequences;
+use packhorse_api::{Changed, Consequences};
 use packhorse_client::CallError;
 use packhorse_cluster::ModelName;
 
@@ -57,6 +57,22 @@ impl ConsentArgs {
         }
         output::note("Make the change? [y/N]");
         Ok(agreed(&mut io::stdin().lock())?)
+    }
+
+    /// Makes a change that is agreed to: asks as [`Self::ask`] does, and shows what the change has taken from models.
+    ///
+    /// # Errors
+    /// If the change is refused or not agreed to.
+    pub(super) async fn make<T>(
+        &self,
+        changed: &[&ModelName],
+        dry_run: impl Future<Output = Result<Consequences, CallError>>,
+        change: impl Future<Output = Result<Changed<T>, CallError>>,
+    ) -> anyhow::Result<Changed<T>> {
+        self.ask(changed, dry_run).await?;
+        let made = change.await?;
+        self.tell(&made.consequences);
+        Ok(made)
     }
 
     /// Shows what a change has taken from models, unless that was shown before.

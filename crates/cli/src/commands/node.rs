@@ -72,18 +72,15 @@ impl NodeCommand {
 impl LeavingNode {
     async fn drain(self, context: &Context) -> anyhow::Result<Changed<NodeView>> {
         let (admin, name) = (context.admin()?, self.node.name);
-        self.consent.ask(&[], admin.dry_run().drain(&name)).await?;
-        let drained = admin.drain(&name).await?;
-        self.consent.tell(&drained.consequences);
-        Ok(drained)
+        let dry_run = admin.dry_run().drain(&name);
+        self.consent.make(&[], dry_run, admin.drain(&name)).await
     }
 
     async fn remove(self, context: &Context) -> anyhow::Result<()> {
         let (admin, name) = (context.admin()?, self.node.name);
         let dry_run = admin.dry_run().remove_node(&name);
-        self.consent.ask(&[], dry_run).await?;
-        let removed = admin.remove_node(&name).await?;
-        self.consent.tell(&removed.consequences);
+        let removal = admin.remove_node(&name);
+        let removed = self.consent.make(&[], dry_run, removal).await?;
         if context.json() {
             return output::print_json(&removed);
         }

@@ -178,9 +178,8 @@ impl UpdateArgs {
         let admin = context.admin()?;
         let ModelRef { name, version } = self.model;
         let dry_run = admin.dry_run().change_model(&name, version, &change);
-        self.consent.ask(&[&name], dry_run).await?;
-        let changed = admin.change_model(&name, version, &change).await?;
-        self.consent.tell(&changed.consequences);
+        let change = admin.change_model(&name, version, &change);
+        let changed = self.consent.make(&[&name], dry_run, change).await?;
         view::model::print_changed(context, &changed)
     }
 }
@@ -190,9 +189,8 @@ impl SplitArgs {
         let change = self.change()?;
         let (admin, name) = (context.admin()?, self.name);
         let dry_run = admin.dry_run().change_model(&name, None, &change);
-        self.consent.ask(&[&name], dry_run).await?;
-        let changed = admin.change_model(&name, None, &change).await?;
-        self.consent.tell(&changed.consequences);
+        let change = admin.change_model(&name, None, &change);
+        self.consent.make(&[&name], dry_run, change).await?;
         print_versions(context, &name).await
     }
 
@@ -220,9 +218,8 @@ impl PromoteArgs {
     async fn run(self, context: &Context) -> anyhow::Result<()> {
         let (admin, name, version) = (context.admin()?, self.name, self.version);
         let dry_run = admin.dry_run().promote(&name, version);
-        self.consent.ask(&[&name], dry_run).await?;
-        let changed = admin.promote(&name, version).await?;
-        self.consent.tell(&changed.consequences);
+        let change = admin.promote(&name, version);
+        self.consent.make(&[&name], dry_run, change).await?;
         print_versions(context, &name).await
     }
 }
@@ -231,9 +228,8 @@ impl RollbackArgs {
     async fn run(self, context: &Context) -> anyhow::Result<()> {
         let (admin, name) = (context.admin()?, self.name);
         let dry_run = admin.dry_run().roll_back(&name);
-        self.consent.ask(&[&name], dry_run).await?;
-        let changed = admin.roll_back(&name).await?;
-        self.consent.tell(&changed.consequences);
+        let change = admin.roll_back(&name);
+        self.consent.make(&[&name], dry_run, change).await?;
         print_versions(context, &name).await
     }
 }
@@ -242,9 +238,8 @@ impl RemoveArgs {
     async fn run(self, context: &Context) -> anyhow::Result<()> {
         let (admin, name, version) = (context.admin()?, self.name, self.version);
         let dry_run = admin.dry_run().remove_model(&name, version);
-        self.consent.ask(&[&name], dry_run).await?;
-        let removed = admin.remove_model(&name, version).await?;
-        self.consent.tell(&removed.consequences);
+        let change = admin.remove_model(&name, version);
+        let removed = self.consent.make(&[&name], dry_run, change).await?;
         if context.json() {
             return output::print_json(&removed);
         }
