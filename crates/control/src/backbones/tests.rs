@@ -24,6 +24,15 @@ fn model(name: &str, rate: f64, slo_ms: u64, max_batch_size: u32) -> DemandedMod
     }
 }
 
+/// A forecast without a reason.
+fn forecast(goodput: f64) -> ModelForecast {
+    ModelForecast {
+        goodput: rps(goodput),
+        latency: None,
+        shortfall: None,
+    }
+}
+
 /// A problem with the models x, a, b, c on two devices. Each takes 100 MiB and 4 MiB for each row; b is the slowest.
 fn problem() -> Problem {
     let kind: DeviceKind = "T4".parse().unwrap();
@@ -106,11 +115,6 @@ fn a_replica_of_the_merged_model_becomes_one_of_each_which_share_memory_and_work
     let (problem, backbones) = (problem(), [backbone()]);
     let merged = MergedProblem::new(&problem, &backbones).unwrap();
     let replica = |model, device| PlannedReplica::new(ModelIndex(model), DeviceIndex(device), 4);
-    let forecast = |goodput| ModelForecast {
-        goodput: rps(goodput),
-        latency: None,
-        shortfall: None,
-    };
     let planned = vec![replica(0, 0), replica(1, 0), replica(1, 1), replica(1, 1)];
     let plan = merged.expand(Plan {
         policy: "test",
@@ -155,15 +159,10 @@ fn a_worker_that_has_a_device_for_itself_takes_no_turns() {
         duty_cycle: cycle,
         ..PlannedReplica::new(ModelIndex(model), DeviceIndex(device), 4)
     };
-    let none = ModelForecast {
-        goodput: RequestsPerSecond::ZERO,
-        latency: None,
-        shortfall: None,
-    };
     let plan = merged.expand(Plan {
         policy: "test",
         replicas: vec![in_turn(0, 0), in_turn(1, 0), in_turn(1, 1)],
-        models: vec![none.clone(), none],
+        models: vec![forecast(0.0); 2],
     });
     for replica in plan.replicas {
         let expected = cycle.filter(|_| replica.device == DeviceIndex(0));
@@ -181,15 +180,10 @@ fn compute_shares_and_memory_of_a_shared_worker_count_once() {
             compute_share: Some(share),
             ..PlannedReplica::new(ModelIndex(1), DeviceIndex(0), 4)
         };
-        let none = ModelForecast {
-            goodput: RequestsPerSecond::ZERO,
-            latency: None,
-            shortfall: None,
-        };
         merged.expand(Plan {
             policy: "test",
             replicas: vec![replica],
-            models: vec![none.clone(), none],
+            models: vec![forecast(0.0); 2],
         })
     };
     assert_eq!(plan(&problem).violations(&problem), []);
@@ -234,15 +228,10 @@ fn a_model_without_a_profile_takes_nobody_down() {
     let memory = (100 + 4 * 4 + 3) * MIB;
     assert_eq!(profile.memory(4), Some(ByteCount::new(memory)));
     let replica = |model, device| PlannedReplica::new(ModelIndex(model), DeviceIndex(device), 4);
-    let none = ModelForecast {
-        goodput: RequestsPerSecond::ZERO,
-        latency: None,
-        shortfall: None,
-    };
     let plan = merged.expand(Plan {
         policy: "test",
         replicas: vec![replica(1, 0)],
-        models: vec![none; 3],
+        models: vec![forecast(0.0); 3],
     });
     let planned: Vec<usize> = plan.replicas.iter().map(|r| r.model.0).collect();
     assert_eq!(planned, [1, 3]);

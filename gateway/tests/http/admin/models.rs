@@ -408,73 +408,84 @@ async fn a_model_without_a_reservation_is_planned_for_what_is_measured() {
     assert_eq!(replaced.ok(201)["rate_rps"], Value::Null);
 }
 
+/// A field of a model's name with a number between two limits, and the values that a test gives it.
+struct NumberOfAllVersions {
+    field: &'static str,
+    default: u32,
+    registered: u32,
+    changed: u32,
+    bad: [Value; 4],
+    /// A number outside of the limits, and what the error says of it.
+    outside: (u32, &'static str),
+}
+
+impl NumberOfAllVersions {
+    async fn check(self) {
+        let Self { field, bad, .. } = self;
+        let body = |value: &Value| {
+            Value::Object([(field.to_owned(), value.clone())].into_iter().collect())
+        };
+        let gateway = Gateway::start().await;
+        assert_eq!(gateway.register("m").await[field], self.default);
+        let mut first = registration("n", gateway.upload(b"a file").await);
+        first[field] = json!(self.registered);
+        let view = gateway.post("/v1/models", &first).await.ok(201);
+        assert_eq!(view[field], self.registered);
+        for bad in bad {
+            let message = gateway.patch("/v1/models/m", &body(&bad)).await.error(400);
+            assert!(message.starts_with(&format!("{field}: ")), "{message}");
+            first[field] = bad;
+            let message = gateway.post("/v1/models", &first).await.error(400);
+            assert!(message.starts_with(&format!("{field}: ")), "{message}");
+        }
+        let (outside, limits) = self.outside;
+        let message = gateway
+            .patch("/v1/models/m", &body(&json!(outside)))
+            .await
+            .error(400);
+        assert!(message.contains(limits), "{message}");
+        let change = body(&json!(self.changed));
+        let view = gateway.patch("/v1/models/n", &change).await.ok(200);
+        assert_eq!(view[field], self.changed);
+
+        // A version of the same model has it, too, also after a restart.
+        let gateway = gateway.restarted().await;
+        let mut newer = registration("n", gateway.upload(b"a file").await);
+        newer["version"] = json!(2);
+        let view = gateway.post("/v1/models", &newer).await.ok(201);
+        assert_eq!(view[field], self.changed);
+        let older = gateway.patch("/v1/models/n?version=1", &change).await;
+        assert!(older.error(400).contains("its newest, version 2"));
+        let slower = json!({"slo_ms": 300});
+        let view = gateway.patch("/v1/models/n", &slower).await.ok(200);
+        assert_eq!(view[field], self.changed);
+    }
+}
+
 #[tokio::test]
 async fn a_priority_is_5_until_it_is_changed_and_that_of_all_versions() {
-    let gateway = Gateway::start().await;
-    assert_eq!(gateway.register("m").await["priority"], 5);
-    let mut urgent = registration("n", gateway.upload(b"a file").await);
-    urgent["priority"] = json!(9);
-    let view = gateway.post("/v1/models", &urgent).await.ok(201);
-    assert_eq!(view["priority"], 9);
-    for bad in [json!(10), json!(-1), json!("high"), json!(2.5)] {
-        let change = json!({"priority": bad});
-        let message = gateway.patch("/v1/models/m", &change).await.error(400);
-        assert!(message.starts_with("priority: "), "{message}");
-        urgent["priority"] = bad;
-        let message = gateway.post("/v1/models", &urgent).await.error(400);
-        assert!(message.starts_with("priority: "), "{message}");
-    }
-    let ten = json!({"priority": 10});
-    let message = gateway.patch("/v1/models/m", &ten).await.error(400);
-    assert!(message.contains("from 0 to 9, got 10"), "{message}");
-    let change = json!({"priority": 0});
-    let view = gateway.patch("/v1/models/n", &change).await.ok(200);
-    assert_eq!(view["priority"], 0);
-
-    // A version of the same model has it, too, also after a restart.
-    let gateway = gateway.restarted().await;
-    let mut newer = registration("n", gateway.upload(b"a file").await);
-    newer["version"] = json!(2);
-    let view = gateway.post("/v1/models", &newer).await.ok(201);
-    assert_eq!(view["priority"], 0);
-    let older = gateway.patch("/v1/models/n?version=1", &change).await;
-    assert!(older.error(400).contains("its newest, version 2"));
-    let slower = json!({"slo_ms": 300});
-    let view = gateway.patch("/v1/models/n", &slower).await.ok(200);
-    assert_eq!(view["priority"], 0);
+    let priority = NumberOfAllVersions {
+        field: "priority",
+        default: 5,
+        registered: 9,
+        changed: 0,
+        bad: [json!(10), json!(-1), json!("high"), json!(2.5)],
+        outside: (10, "from 0 to 9, got 10"),
+    };
+    priority.check().await;
 }
 
 #[tokio::test]
 async fn a_least_number_of_replicas_is_1_until_it_is_changed_and_that_of_all_versions() {
-    let gateway = Gateway::start().await;
-    assert_eq!(gateway.register("m").await["min_replicas"], 1);
-    let mut twice = registration("n", gateway.upload(b"a file").await);
-    for bad in [json!(0), json!(17), json!("two"), json!(1.5)] {
-        let change = json!({"min_replicas": bad});
-        let message = gateway.patch("/v1/models/m", &change).await.error(400);
-        assert!(message.starts_with("min_replicas: "), "{message}");
-        twice["min_replicas"] = bad;
-        let message = gateway.post("/v1/models", &twice).await.error(400);
-        assert!(message.starts_with("min_replicas: "), "{message}");
-    }
-    let none = gateway
-        .patch("/v1/models/m", &json!({"min_replicas": 0}))
-        .await;
-    assert!(none.error(400).contains("from 1 to 16, got 0"));
-    twice["min_replicas"] = json!(2);
-    let view = gateway.post("/v1/models", &twice).await.ok(201);
-    assert_eq!(view["min_replicas"], 2);
-    let change = json!({"min_replicas": 3});
-    let view = gateway.patch("/v1/models/n", &change).await.ok(200);
-    assert_eq!(view["min_replicas"], 3);
-
-    let gateway = gateway.restarted().await;
-    let mut newer = registration("n", gateway.upload(b"a file").await);
-    newer["version"] = json!(2);
-    let view = gateway.post("/v1/models", &newer).await.ok(201);
-    assert_eq!(view["min_replicas"], 3);
-    let older = gateway.patch("/v1/models/n?version=1", &change).await;
-    assert!(older.error(400).contains("its newest, version 2"));
+    let min_replicas = NumberOfAllVersions {
+        field: "min_replicas",
+        default: 1,
+        registered: 2,
+        changed: 3,
+        bad: [json!(0), json!(17), json!("two"), json!(1.5)],
+        outside: (0, "from 1 to 16, got 0"),
+    };
+    min_replicas.check().await;
 }
 
 #[tokio::test]
