@@ -213,7 +213,7 @@ pub struct PreviewModel {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, minimum = 0, maximum = 9)]
     pub priority: Option<Priority>,
-    /// The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
+    /// The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO,
     /// priority and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 00defc1b27cd87d72ea41e045e310d990275ec116ebe5851d418b0ec4438d6dd) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 f695eff9a89bea2579aef8fe5650116b3250e0430f792cd5a6745a60100b859f) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1670,7 +1670,7 @@ export interface components {
              */
             priority?: number | null;
             /**
-             * @description The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO
+             * @description The registered model, in its newest version, with whose profiles and batch sizes the model to add is planned, and with whose SLO,
              *     priority and reserved rate where they are absent; without a reservation the rate is then 1. Absent for a registered model.
              */
             profile_of?: string | null;

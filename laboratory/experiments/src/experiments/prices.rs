@@ -142,10 +142,12 @@ impl Experiment for Prices {
         let cases: Vec<Case> = cases.collect::<anyhow::Result<_>>()?;
         let mut page = new_page(self);
         page.paragraph(&format!(
-            "What the five vision models of figure 6.1 cost per hour at 500 requests/s each, by their SLO: on the cheapest cluster of one kind of device, and of all kinds. \
-             The scenario is `{SCENARIO}`, whose kinds have list prices; `goodput` says what a cluster serves. The profiles of the V100 are measured. Those of the others are \
-             [estimated from operators](estimator.md) as `packhorse profile estimate` does, and the error on these kinds is not known: the figure shows how kinds and prices are weighed, and no \
-             truth about these devices. One of its points, with the SLO of the file:"
+            "What the five vision models of figure 6.1 cost per hour at 500 requests/s each, by their SLO: on the cheapest cluster of one kind of device, and of all kinds.\n\
+             The scenario is `{SCENARIO}`, whose kinds have list prices; `goodput` says what a cluster serves.\n\
+             The profiles of the V100 are measured.\n\
+             Those of the others are [estimated from operators](estimator.md) as `packhorse profile estimate` does, and the error on these kinds is not known: \
+             the figure shows how kinds and prices are weighed, and no truth about these devices.\n\
+             One of its points, with the SLO of the file:"
         ));
         page.paragraph(&format!(
             "    packhorse plan --scenario {SCENARIO} --min-cost"
@@ -153,12 +155,13 @@ impl Experiment for Prices {
         page.figure("cost", &figure(&cases, &all));
         page.heading("Clusters");
         page.paragraph(&format!(
-            "*In time*: percent of the requests that are answered within the SLO when the plan is simulated, nominal, dispatched by `deadline`, with seeds {:?}. \
-             *Certain*: every cheaper cluster was tried; others were found by bisection. – where no cluster of up to {MOST_DEVICES} devices serves all models by the policy's prediction.",
+            "*In time*: percent of the requests that are answered within the SLO when the plan is simulated, nominal, dispatched by `deadline`, with seeds {:?}.\n\
+             *Certain*: every cheaper cluster was tried; others were found by bisection.\n\
+             – where no cluster of up to {MOST_DEVICES} devices serves all models by the policy's prediction.",
             runner.seeds
         ));
         page.paragraph(
-            "Where a cluster only just serves the load, the search of `goodput` finds the plan for it in one problem and not in another, that has profiles for more kinds of device. \
+            "Where a cluster only just serves the load, the search of `goodput` finds the plan for it in one problem and not in another, that has profiles for more kinds of device.\n\
              At such an SLO all kinds can cost more than one of them.",
         );
         page.table(&table(&cases)?);
