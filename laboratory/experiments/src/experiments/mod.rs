@@ -13,6 +13,7 @@ mod long_search;
 mod max_min;
 mod measured_rates;
 mod mixed;
+mod objectives;
 mod prices;
 mod published;
 mod rates;
@@ -38,6 +39,7 @@ pub(crate) const EXPERIMENTS: &[&dyn Experiment] = &[
     &hidden_interference::HiddenInterference,
     &bursts::Bursts,
     &max_min::MaxMin,
+    &objectives::Objectives,
     &estimate::Estimate,
     &estimates::Estimates,
     &rates::Rates,
