@@ -29,6 +29,7 @@ mod profile;
 mod proofs;
 mod residency;
 mod reused;
+mod run_delay;
 mod semaphore;
 mod serve;
 mod shared_memory;
