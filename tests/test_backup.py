@@ -52,6 +52,29 @@ def test_a_restored_backup_is_obeyed_and_the_workers_serve_on(simulated: MakeClu
     wait_until(lambda: not is_running(worker), "the worker of the removed model to end")
 
 
+def test_a_program_is_not_measured_again_after_a_restore(new_cluster: MakeCluster, tmp_path: Path):
+    first = new_cluster()
+    first.start_agent("n", "--devices", "cpu:1")
+    model = models.double(tmp_path)
+    first.admin.register(model.registration, model.file)
+    wait_until(lambda: first.admin.get(f"/v1/models/{model.name}")["state"] == "ready", "the model to serve", 120)
+    measured = first.admin.call("GET", f"/v1/profiles?model={model.name}").body.decode().splitlines()
+    backup = tmp_path / "backup.tar"
+    packhorse(first, "backup", str(backup))
+
+    second = new_cluster()
+    assert second.gateway.stop() == 0
+    packhorse(first, "restore", str(backup), "--state-dir", str(second.state), "--replace")
+    second.start_gateway()
+    second.start_agent("other", "--devices", "cpu:1")
+    again = model.registration | {"name": "again"}
+    second.admin.register(again, model.file)
+    wait_until(lambda: second.admin.get("/v1/models/again")["state"] == "ready", "the model to serve", 120)
+    # No second measurement has the same times.
+    reused = second.admin.call("GET", "/v1/profiles?model=again").body.decode().splitlines()
+    assert reused == [line.replace(f"{model.name}:1,", "again:1,") for line in measured]
+
+
 def test_a_gateway_that_lost_its_state_folder_gets_its_agents_back(simulated: MakeCluster):
     cluster = simulated({"m": 10})
     (worker,) = cluster.worker_pids("m")

@@ -62,11 +62,11 @@ impl Controller {
             }
             Command::Split(name, change) => self.change_split(&name, change)?,
             Command::RemoveModel(name, version) => Some(self.remove_model(&name, version)?),
-            Command::ImportProfiles(profiles) if profiles.is_empty() => None,
-            Command::ImportProfiles(profiles) => Some((
-                Write::UpsertProfiles(profiles.clone(), None),
-                Change::Profiles(profiles),
-            )),
+            Command::ImportProfiles(profiles) => {
+                let profiles = self.state.without_worse_estimates(profiles);
+                let write = Write::UpsertProfiles(profiles.clone(), None);
+                (!profiles.is_empty()).then_some((write, Change::Profiles(profiles)))
+            }
             Command::ImportPairs(_, pairs) if pairs.pairs.len() > MAX_PAIRS => {
                 return Err(CommandError::TooManyPairs(pairs.pairs.len()));
             }

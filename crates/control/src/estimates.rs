@@ -10,7 +10,7 @@ use std::{
 };
 
 use packhorse_cluster::{
-    ByteCount, DeviceId, DeviceKind, ModelId, NodeName, Profile, ProfileSource, Time,
+    ByteCount, DeviceId, DeviceKind, ModelId, NodeName, Profile, ProfileSource, ProfileTable, Time,
 };
 use packhorse_estimator::OperatorGraph;
 
@@ -118,6 +118,18 @@ impl Controller {
 }
 
 impl State {
+    /// Returns the profiles without the estimates of models that were measured on that kind of device.
+    pub(crate) fn without_worse_estimates(&self, profiles: ProfileTable) -> ProfileTable {
+        let mut kept = ProfileTable::default();
+        for (id, kind, profile) in profiles.iter() {
+            let is_estimate = profile.source() == ProfileSource::Estimated;
+            if !(is_estimate && self.profiles.is_measured(id, kind)) {
+                kept.insert(id.clone(), kind.clone(), profile.clone());
+            }
+        }
+        kept
+    }
+
     /// Updates whether a node can inspect.
     pub(crate) fn set_inspecting_node(&mut self, name: &NodeName) {
         let inspects = self.nodes.get(name).is_some_and(Node::inspects);

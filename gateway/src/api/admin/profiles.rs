@@ -113,8 +113,8 @@ pub(super) async fn learned(
     Ok(Json(admin.controller.batch_times(filter.model).await??))
 }
 
-/// Imports profiles from CSV. They replace existing ones of the same model version and device kind. If a line cannot be read,
-/// none is imported.
+/// Imports profiles from CSV. They replace existing ones of the same model version and device kind; but an estimate (`estimated` in the column
+/// `source`) replaces no measured one. If a line cannot be read, none is imported.
 #[utoipa::path(
     put, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),
     request_body(content = String, content_type = "text/csv", description = "The profiles, with a header line"),
