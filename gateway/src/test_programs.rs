@@ -14,6 +14,7 @@ pub(crate) fn spec(name: &str, shape: &[i64]) -> TensorSpec {
         pad: None,
         max_shape: None,
         typical_shape: None,
+        example: None,
     }
 }
 

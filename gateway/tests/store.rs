@@ -33,6 +33,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         pad,
         max_shape: None,
         typical_shape: None,
+        example: None,
     };
     let pad = Padding {
         axis: 1,

@@ -6,8 +6,8 @@ pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
     MinReplicas, ModelName, ModelVersion, Padding, Percent, Priority, RateMode, ReplicaId,
-    ReplicaState, RequestsPerSecond, Residency, Split, Sticky, TensorSpec, Verification,
-    WorkerKind,
+    ReplicaState, RequestsPerSecond, Residency, Split, Sticky, TensorSpec, TypicalShapes,
+    Verification, WorkerKind,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -96,7 +96,9 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         #[serde(default)]
         max_shape: Option<Vec<Dim>>,
         #[serde(default)]
-        typical_shape: Option<Vec<Dim>>,
+        typical_shape: Option<TypicalShapes>,
+        #[serde(default)]
+        example: Option<Vec<f64>>,
     }
     /// A [`Padding`] without unknown fields.
     #[derive(Deserialize)]
@@ -115,6 +117,7 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         pad: tensor.pad.map(padding),
         max_shape: tensor.max_shape,
         typical_shape: tensor.typical_shape,
+        example: tensor.example,
     };
     Ok(tensors.into_iter().map(spec).collect())
 }

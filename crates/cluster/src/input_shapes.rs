@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::{Dim, Program};
+use crate::{Dim, Program, TensorSpec, TypicalShapes};
 
 /// The shape of each input of a program in a measurement, in the order of its inputs; -1 for the batch dimension.
 ///
@@ -44,6 +44,27 @@ impl InputShapes {
         Self(shapes.collect())
     }
 
+    /// Returns the usual shapes of a program's inputs with their weights: those with which it is measured, at least one.
+    pub fn usual(program: &Program) -> Vec<(u32, Self)> {
+        let mut several = program.inputs.iter().filter_map(TensorSpec::several_shapes);
+        let Some(first) = several.next() else {
+            return vec![(1, Self::tried(program))];
+        };
+        let cases = first.weights().enumerate().map(|(case, weight)| {
+            let mut of_case = program.clone();
+            for spec in &mut of_case.inputs {
+                let shape = { spec.several_shapes() }
+                    .and_then(|shapes| shapes.shapes().get(case))
+                    .map(|shape| TypicalShapes::one(shape.shape.clone()));
+                if shape.is_some() {
+                    spec.typical_shape = shape;
+                }
+            }
+            (weight, Self::tried(&of_case))
+        });
+        cases.collect()
+    }
+
     /// Returns the shapes in which the variable dimensions of a program have these sizes, in the order of [`Program::variable_dims`].
     /// `None` if they are not as many.
     pub fn with_sizes(program: &Program, sizes: &[u64]) -> Option<Self> {
@@ -75,7 +96,7 @@ impl InputShapes {
     pub fn as_typical_of(&self, program: &Program) -> Program {
         let mut program = program.clone();
         for (spec, shape) in program.inputs.iter_mut().zip(&self.0) {
-            spec.typical_shape = Some(shape.clone());
+            spec.typical_shape = Some(TypicalShapes::one(shape.clone()));
         }
         program
     }
@@ -120,7 +141,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{ArtifactDigest, Datatype, TensorSpec};
+    use crate::{ArtifactDigest, Datatype};
 
     fn program(max_batch_size: u32, shapes: &[&[i64]]) -> Program {
         let input = |(number, dims): (usize, &&[i64])| TensorSpec {
@@ -132,6 +153,7 @@ mod tests {
             pad: None,
             max_shape: None,
             typical_shape: None,
+            example: None,
         };
         Program {
             model: "m".parse().unwrap(),
@@ -154,6 +176,26 @@ mod tests {
         assert_eq!(InputShapes::tried(&measured), long);
         assert_eq!(measured.inputs[0].shape, program.inputs[0].shape);
         assert_eq!(InputShapes::with_sizes(&program, &[1, 2]), None);
+    }
+
+    #[test]
+    fn several_usual_shapes_of_one_place_belong_together() {
+        let mut program = program(8, &[&[-1, -1], &[-1, -1], &[-1, -1]]);
+        let one = InputShapes::tried(&program);
+        assert_eq!(InputShapes::usual(&program), [(1, one)]);
+        for (input, sizes) in [(0, [32, 512]), (2, [4, 64])] {
+            let shapes = serde_json::json!([
+                {"shape": [-1, sizes[0]], "weight": 9},
+                {"shape": [-1, sizes[1]], "weight": 10},
+            ]);
+            program.inputs[input].typical_shape = serde_json::from_value(shapes).unwrap();
+        }
+        let usual = InputShapes::usual(&program).into_iter();
+        let usual: Vec<(u32, String)> = usual.map(|(w, shapes)| (w, shapes.to_string())).collect();
+        let texts = [(9, "-1x32 -1x16 -1x4"), (10, "-1x512 -1x16 -1x64")];
+        assert_eq!(usual, texts.map(|(weight, text)| (weight, text.to_owned())));
+        // Alone they are tried with the heaviest.
+        assert_eq!(InputShapes::tried(&program).to_string(), texts[1].1);
     }
 
     #[test]

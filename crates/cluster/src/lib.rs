@@ -22,10 +22,12 @@ mod priority;
 mod problem;
 mod profile;
 mod replica;
+mod shape;
 mod shortfall;
 mod small_number;
 mod split;
 mod tensor;
+mod typical_shapes;
 mod units;
 
 pub use device::{Device, DeviceIndex, DevicePool, known_cost_per_hour, known_kind};
@@ -55,9 +57,9 @@ pub use priority::{Priority, PriorityError};
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
 pub use profile::{Profile, ProfileError, ProfileRow, ProfileSource, ProfileTable};
 pub use replica::{PlannedReplica, PoolPlace, Replica, ReplicaPhase, ReplicaSpec, Residency};
+pub use shape::{Dim, Shape, ShapeError};
 pub use shortfall::Shortfall;
 pub use split::{Split, SplitError, Sticky, UnknownSticky};
-pub use tensor::{
-    Datatype, Dim, OversizedDim, Padding, Shape, ShapeError, TensorSpec, UnknownDatatype,
-};
+pub use tensor::{Datatype, OversizedDim, Padding, TensorSpec, UnknownDatatype};
+pub use typical_shapes::{TypicalShapes, WeightedShape};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

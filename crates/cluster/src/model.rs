@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ArtifactDigest, Dim, MinReplicas, ModelId, ModelName, Priority, RequestsPerSecond, Shape,
-    TensorSpec, VariantOf,
+    TensorSpec, TypicalShapes, VariantOf, WeightedShape,
 };
 
 /// The index of a model in a [`Problem`](crate::Problem).
@@ -152,7 +152,7 @@ impl ModelSpec {
         [
             ("slo_ms", self.slo == other.slo),
             ("max_batch_size", this.max_batch_size == that.max_batch_size),
-            ("inputs", this.inputs == that.inputs),
+            ("inputs", takes_as(&this.inputs, &that.inputs)),
             ("outputs", this.outputs == that.outputs),
         ]
         .into_iter()
@@ -248,14 +248,67 @@ impl Program {
         self.validate_side("outputs", &self.outputs, false)
     }
 
+    /// Returns true if another program answers the same requests with the same file: it differs at most in the inputs that it is tried with.
+    pub fn serves_as(&self, other: &Self) -> bool {
+        let Self {
+            model,
+            artifact,
+            max_batch_size,
+            inputs,
+            outputs,
+        } = self;
+        *model == other.model
+            && *artifact == other.artifact
+            && *max_batch_size == other.max_batch_size
+            && *outputs == other.outputs
+            && takes_as(inputs, &other.inputs)
+    }
+
     /// Checks that the usual sizes of an input belong to its shape and are within its limits.
     fn validate_typical_shape(&self, spec: &TensorSpec, is_input: bool) -> Result<(), String> {
-        let Some(sizes) = &spec.typical_shape else {
+        let Some(shapes) = &spec.typical_shape else {
             return Ok(());
         };
         if !is_input {
             return Err("only inputs have usual sizes".to_owned());
         }
+        if shapes.shapes().len() > TypicalShapes::MAX_SHAPES {
+            return Err(format!(
+                "{} shapes are over the limit of {}",
+                shapes.shapes().len(),
+                TypicalShapes::MAX_SHAPES
+            ));
+        }
+        for (index, WeightedShape { shape, weight }) in shapes.shapes().iter().enumerate() {
+            let which = if shapes.are_several() {
+                format!("shape {index}: ")
+            } else {
+                String::new()
+            };
+            if !(1..=TypicalShapes::MAX_WEIGHT).contains(weight) {
+                return Err(format!(
+                    "{which}the weight {weight} is not between 1 and {}",
+                    TypicalShapes::MAX_WEIGHT
+                ));
+            }
+            let checked = self.validate_usual_sizes(spec, shape);
+            checked.map_err(|problem| format!("{which}{problem}"))?;
+        }
+        let mut several = self.inputs.iter().filter_map(TensorSpec::several_shapes);
+        match several.next() {
+            Some(first) if shapes.are_several() && !first.weights().eq(shapes.weights()) => {
+                let weights: Vec<String> =
+                    first.weights().map(|weight| weight.to_string()).collect();
+                Err(format!(
+                    "expected shapes with the weights of the first input that has several: {}",
+                    weights.join(", ")
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn validate_usual_sizes(&self, spec: &TensorSpec, sizes: &[Dim]) -> Result<(), String> {
         let first = usize::from(self.batches());
         check_sizes(
             spec,
@@ -265,10 +318,12 @@ impl Program {
             "the batch dimension is tried with all sizes: expected -1",
             "a fixed dimension has its size or -1",
         )?;
-        let row = spec.shape.iter().enumerate().map(|(axis, dim)| match dim {
-            Dim::Any if axis < first => 1,
-            Dim::Any => spec.tried_dim(axis).cast_signed(),
-            Dim::Fixed(_) => (*dim).into(),
+        let row = spec.shape.iter().zip(sizes).enumerate();
+        let row = row.map(|(axis, (dim, size))| match (dim, size) {
+            (Dim::Any, Dim::Fixed(size)) => size.cast_signed(),
+            (Dim::Any, Dim::Any) if axis < first => 1,
+            (Dim::Any, Dim::Any) => spec.assumed_dim(axis).cast_signed(),
+            (Dim::Fixed(_), _) => (*dim).into(),
         });
         let row = Shape::new(&row.collect::<Vec<i64>>()).map_err(|e| e.to_string())?;
         match spec.oversized_dim(&row, first) {
@@ -413,9 +468,63 @@ impl Program {
             if let Err(problem) = self.validate_typical_shape(spec, may_pad) {
                 return error(field("typical_shape"), problem);
             }
+            if let Err(problem) = validate_example(spec, may_pad) {
+                return error(field("example"), problem);
+            }
         }
         Ok(())
     }
+}
+
+/// Checks that the elements of a usual row are of the input's datatype.
+fn validate_example(spec: &TensorSpec, is_input: bool) -> Result<(), String> {
+    let Some(elements) = &spec.example else {
+        return Ok(());
+    };
+    if !is_input {
+        return Err("only inputs have an example".to_owned());
+    }
+    if elements.is_empty() || elements.len() > TensorSpec::MAX_EXAMPLE {
+        return Err(format!(
+            "expected 1 to {} numbers, got {}; they are repeated until a row is full",
+            TensorSpec::MAX_EXAMPLE,
+            elements.len()
+        ));
+    }
+    let wrong = { elements.iter().enumerate() }.find(|(_, number)| !spec.datatype.holds(**number));
+    let Some((index, number)) = wrong else {
+        return Ok(());
+    };
+    let (least, most) = spec.datatype.range().unwrap_or_default();
+    let what = if spec.datatype.is_float() {
+        "a number"
+    } else {
+        "an integer"
+    };
+    Err(format!(
+        "element {index} is {number}: {} is {what} from {least} to {most}",
+        spec.datatype
+    ))
+}
+
+/// Returns true if the same requests suit both lists of inputs.
+fn takes_as(inputs: &[TensorSpec], others: &[TensorSpec]) -> bool {
+    inputs.len() == others.len() && { inputs.iter().zip(others) }.all(|(spec, other)| {
+        let TensorSpec {
+            name,
+            datatype,
+            shape,
+            pad,
+            max_shape,
+            typical_shape: _,
+            example: _,
+        } = spec;
+        *name == other.name
+            && *datatype == other.datatype
+            && *shape == other.shape
+            && *pad == other.pad
+            && *max_shape == other.max_shape
+    })
 }
 
 /// Checks a list with a size for each dimension of an input, -1 for those without one. The dimensions before `first` have none. Says in the given words
@@ -460,6 +569,7 @@ mod tests {
             pad: None,
             max_shape: None,
             typical_shape: None,
+            example: None,
         };
         ModelSpec {
             program: Program {
@@ -613,7 +723,7 @@ mod tests {
             let mut spec = spec();
             let input = &mut spec.program.inputs[0];
             input.shape = dims(shape);
-            input.typical_shape = Some(dims(sizes));
+            input.typical_shape = Some(TypicalShapes::one(dims(sizes)));
             input.max_shape = limits.map(dims);
             spec.validate().map_err(|error| {
                 assert_eq!(error.field, "inputs[0].typical_shape");
@@ -664,10 +774,118 @@ mod tests {
             assert_eq!(problem_of(shape, sizes, limits), Err(problem.to_owned()));
         }
         let mut spec = spec();
-        spec.program.outputs[0].typical_shape = Some(vec![Dim::Any, Dim::Any]);
+        let shape = TypicalShapes::one(vec![Dim::Any, Dim::Any]);
+        spec.program.outputs[0].typical_shape = Some(shape);
         assert_eq!(
             spec.validate().unwrap_err().field,
             "outputs[0].typical_shape"
         );
+    }
+
+    #[test]
+    fn several_usual_shapes_have_weights_and_belong_together() {
+        let shapes = |list: &[(i64, u32)]| {
+            let shapes = list
+                .iter()
+                .map(|(size, weight)| serde_json::json!({"shape": [-1, size], "weight": weight}));
+            serde_json::from_value(shapes.collect()).unwrap()
+        };
+        let problem_of = |first: &[(i64, u32)], second: &[(i64, u32)]| {
+            let mut spec = spec();
+            let mut other = spec.program.inputs[0].clone();
+            other.name = "mask".to_owned();
+            spec.program.inputs.push(other);
+            for (input, list) in spec.program.inputs.iter_mut().zip([first, second]) {
+                input.typical_shape = Some(shapes(list));
+            }
+            let problem = |error: ModelSpecError| format!("{}: {}", error.field, error.problem);
+            spec.validate().map_err(problem)
+        };
+        let two = &[(32, 9), (512, 1)][..];
+        assert_eq!(problem_of(two, two), Ok(()));
+        assert_eq!(problem_of(two, &[(16, 1)]), Ok(()));
+        for (first, second, problem) in [
+            (
+                two,
+                &[(32, 9), (512, 2)][..],
+                "inputs[1].typical_shape: expected shapes with the weights of the first input that has several: 9, 1",
+            ),
+            (
+                two,
+                &[(32, 9), (64, 1), (96, 1)],
+                "inputs[1].typical_shape: expected shapes with the weights of the first input that has several: 9, 1",
+            ),
+            (
+                &[(32, 0), (64, 1)],
+                two,
+                "inputs[0].typical_shape: shape 0: the weight 0 is not between 1 and 1000",
+            ),
+            (
+                &[(32, 1), (0, 1)],
+                two,
+                "inputs[0].typical_shape: shape 1: dimension 1: a size must not be 0",
+            ),
+            (
+                &[(1, 1); 9],
+                two,
+                "inputs[0].typical_shape: 9 shapes are over the limit of 8",
+            ),
+        ] {
+            assert_eq!(problem_of(first, second), Err(problem.to_owned()));
+        }
+    }
+
+    #[test]
+    fn an_example_has_elements_of_the_datatype() {
+        let problem_of = |datatype, example: &[f64]| {
+            let mut spec = spec();
+            spec.program.inputs[0].datatype = datatype;
+            spec.program.inputs[0].example = Some(example.to_vec());
+            spec.validate().map_err(|error| {
+                assert_eq!(error.field, "inputs[0].example");
+                error.problem
+            })
+        };
+        assert_eq!(problem_of(Datatype::Int64, &[101.0, 7592.0]), Ok(()));
+        for (datatype, example, problem) in [
+            (
+                Datatype::Int64,
+                &[][..],
+                "expected 1 to 4096 numbers, got 0; they are repeated until a row is full",
+            ),
+            (
+                Datatype::Int32,
+                &[1.0, 0.5],
+                "element 1 is 0.5: INT32 is an integer from -2147483648 to 2147483647",
+            ),
+            (
+                Datatype::Bool,
+                &[2.0],
+                "element 0 is 2: BOOL is an integer from 0 to 1",
+            ),
+            (
+                Datatype::Fp16,
+                &[1e6],
+                "element 0 is 1000000: FP16 is a number from -65504 to 65504",
+            ),
+        ] {
+            assert_eq!(problem_of(datatype, example), Err(problem.to_owned()));
+        }
+        let mut spec = spec();
+        spec.program.outputs[0].example = Some(vec![1.0]);
+        assert_eq!(spec.validate().unwrap_err().field, "outputs[0].example");
+    }
+
+    #[test]
+    fn what_a_program_is_tried_with_changes_no_answer() {
+        let (this, mut that) = (spec(), spec());
+        that.program.inputs[0].example = Some(vec![1.0]);
+        let shape = TypicalShapes::one(vec![Dim::Any, Dim::Fixed(9)]);
+        that.program.inputs[0].typical_shape = Some(shape);
+        assert!(this.program.serves_as(&that.program));
+        assert_eq!(this.first_difference(&that), None);
+        that.program.inputs[0].max_shape = Some(vec![Dim::Any, Dim::Fixed(9)]);
+        assert!(!this.program.serves_as(&that.program));
+        assert_eq!(this.first_difference(&that), Some("inputs"));
     }
 }

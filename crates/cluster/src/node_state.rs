@@ -47,9 +47,9 @@ impl WantedReplica {
         self.worker.unwrap_or(self.id)
     }
 
-    /// Returns true if a worker that runs this replica can run the other unchanged. Only the planned memory and the attempt may differ:
-    /// the memory changes with a new profile, which is no reason to stop a worker, and a new attempt is another worker of the same
-    /// replica.
+    /// Returns true if a worker that runs this replica can run the other unchanged. The planned memory, the attempt and the inputs that a
+    /// program is tried with may differ: the first and the last change with what is learned, which is no reason to stop a worker, and a new attempt
+    /// is another worker of the same replica.
     pub fn runs_as(&self, other: &Self) -> bool {
         // A node compares a thousand of them for each event, so that none is copied.
         let Self {
@@ -69,7 +69,7 @@ impl WantedReplica {
             && *compute_share_pct == other.compute_share_pct
             && *worker == other.worker
             && *pooled == other.pooled
-            && *program == other.program
+            && program.serves_as(&other.program)
     }
 }
 

@@ -1,8 +1,12 @@
-//! Datatypes, shapes and signatures of a model's inputs and outputs.
+//! Datatypes and signatures of a model's inputs and outputs.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "openapi")]
+use crate::typical_shapes::TypicalShapesSchema;
+use crate::{Dim, Shape, TypicalShapes, shape::write_dims};
 
 /// A datatype of the Open Inference Protocol, version 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -84,6 +88,44 @@ impl Datatype {
     }
 }
 
+impl Datatype {
+    /// The largest integer of an example in absolute value: up to it each is a number of 64-bit floating point.
+    const MAX_INTEGER: f64 = 9_007_199_254_740_992.0;
+
+    /// Returns the smallest and largest number that an example of this datatype may have; `None` for `BYTES`.
+    pub fn range(self) -> Option<(f64, f64)> {
+        let signed = |max: f64| Some((-max - 1.0, max));
+        let symmetric = |max: f64| Some((-max, max));
+        match self {
+            Self::Bool => Some((0.0, 1.0)),
+            Self::Uint8 => Some((0.0, u8::MAX.into())),
+            Self::Uint16 => Some((0.0, u16::MAX.into())),
+            Self::Uint32 => Some((0.0, u32::MAX.into())),
+            Self::Uint64 => Some((0.0, Self::MAX_INTEGER)),
+            Self::Int8 => signed(i8::MAX.into()),
+            Self::Int16 => signed(i16::MAX.into()),
+            Self::Int32 => signed(i32::MAX.into()),
+            Self::Int64 => symmetric(Self::MAX_INTEGER),
+            Self::Fp16 => symmetric(65_504.0),
+            Self::Bf16 | Self::Fp32 => symmetric(f32::MAX.into()),
+            Self::Fp64 => symmetric(f64::MAX),
+            Self::Bytes => None,
+        }
+    }
+
+    /// Returns true if the elements are floating-point numbers.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::Fp16 | Self::Bf16 | Self::Fp32 | Self::Fp64)
+    }
+
+    /// Returns true if an element can have this number.
+    pub fn holds(self, number: f64) -> bool {
+        let range = self.range();
+        range.is_some_and(|(least, most)| (least..=most).contains(&number))
+            && (self.is_float() || number.fract() == 0.0)
+    }
+}
+
 impl FromStr for Datatype {
     type Err = UnknownDatatype;
 
@@ -98,137 +140,6 @@ impl FromStr for Datatype {
 impl fmt::Display for Datatype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
-    }
-}
-
-/// The error for a list of dimensions that is not a valid shape.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ShapeError {
-    /// There are more dimensions than [`Shape::MAX_RANK`].
-    #[error("rank {0} is over the limit of {max}", max = Shape::MAX_RANK)]
-    Rank(usize),
-    /// A dimension is negative, or below -1 in a signature.
-    #[error("dimension {index} is {value}")]
-    Dimension {
-        /// The index of the dimension, from 0.
-        index: usize,
-        /// The given value.
-        value: i64,
-    },
-    /// The product of the dimensions is more than [`Shape::MAX_ELEMENTS`].
-    #[error("the product of the dimensions is over the limit of {max} elements", max = Shape::MAX_ELEMENTS)]
-    Elements,
-}
-
-/// The concrete shape of a tensor: its dimensions, slowest first (row-major).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct Shape(Vec<u64>);
-
-impl Shape {
-    /// The largest number of dimensions of a tensor.
-    pub const MAX_RANK: usize = 16;
-    /// The largest number of elements of a tensor: 2^40, far above any body limit and far below overflow of the size in bytes.
-    pub const MAX_ELEMENTS: u64 = 1 << 40;
-
-    /// Creates a shape after checking the rank, the signs and the number of elements.
-    pub fn new(dims: &[i64]) -> Result<Self, ShapeError> {
-        if dims.len() > Self::MAX_RANK {
-            return Err(ShapeError::Rank(dims.len()));
-        }
-        let mut checked = Vec::with_capacity(dims.len());
-        for (index, &value) in dims.iter().enumerate() {
-            checked.push(u64::try_from(value).map_err(|_| ShapeError::Dimension { index, value })?);
-        }
-        // A dimension of 0 makes the product 0, but must not hide an absurd other dimension.
-        let bound = checked
-            .iter()
-            .try_fold(1_u64, |product, &dim| product.checked_mul(dim.max(1)));
-        match bound {
-            Some(elements) if elements <= Self::MAX_ELEMENTS => Ok(Self(checked)),
-            _ => Err(ShapeError::Elements),
-        }
-    }
-
-    /// Returns the dimensions.
-    pub fn dims(&self) -> &[u64] {
-        &self.0
-    }
-
-    /// Returns the number of dimensions.
-    pub fn rank(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns the number of elements; 1 for a scalar.
-    pub fn elements(&self) -> u64 {
-        self.0.iter().product()
-    }
-
-    /// Returns the shape with dimension `axis` replaced. Panics if there is no such axis.
-    #[must_use]
-    pub fn with_dim(&self, axis: usize, size: u64) -> Self {
-        let mut dims = self.0.clone();
-        dims[axis] = size;
-        Self(dims)
-    }
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_dims(f, self.0.iter())
-    }
-}
-
-fn write_dims<T: fmt::Display>(
-    f: &mut fmt::Formatter<'_>,
-    dims: impl Iterator<Item = T>,
-) -> fmt::Result {
-    f.write_str("[")?;
-    for (i, dim) in dims.enumerate() {
-        if i > 0 {
-            f.write_str(",")?;
-        }
-        write!(f, "{dim}")?;
-    }
-    f.write_str("]")
-}
-
-/// A dimension of a signature.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "i64", into = "i64")]
-pub enum Dim {
-    /// A dimension of any size, written -1.
-    Any,
-    /// A dimension of this size.
-    Fixed(u64),
-}
-
-impl TryFrom<i64> for Dim {
-    type Error = ShapeError;
-
-    fn try_from(value: i64) -> Result<Self, ShapeError> {
-        match value {
-            -1 => Ok(Self::Any),
-            _ => u64::try_from(value)
-                .map(Self::Fixed)
-                .map_err(|_| ShapeError::Dimension { index: 0, value }),
-        }
-    }
-}
-
-impl From<Dim> for i64 {
-    fn from(dim: Dim) -> i64 {
-        match dim {
-            Dim::Any => -1,
-            Dim::Fixed(size) => i64::try_from(size).unwrap_or(i64::MAX),
-        }
-    }
-}
-
-impl fmt::Display for Dim {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        i64::from(*self).fmt(f)
     }
 }
 
@@ -264,9 +175,15 @@ pub struct TensorSpec {
     pub max_shape: Option<Vec<Dim>>,
     /// The usual size of each dimension of an input, -1 for one without a declared size; a list as long as `shape`. With these sizes
     /// the program is tried, measured and warmed up; without them with 16 in each variable dimension, until requests have shown another size.
+    /// Up to 8 shapes with weights may be given instead, as in `[{"shape": [-1, 32], "weight": 9}, {"shape": [-1, 512], "weight": 1}]`: a batch is
+    /// planned with the mean of their times. Inputs with several have as many with the same weights, and those of the same place belong together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
-    pub typical_shape: Option<Vec<Dim>>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<TypicalShapesSchema>))]
+    pub typical_shape: Option<TypicalShapes>,
+    /// The elements of a usual row of an input, at most 4096 numbers, where those that the program is tried with do not suit it; 1 and 0 for BOOL.
+    /// They are repeated until a row is full.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub example: Option<Vec<f64>>,
 }
 
 /// A dimension of an input that is larger than its model allows.
@@ -304,6 +221,9 @@ impl TensorSpec {
     /// The largest number of elements of one row of an input that has a variable dimension without a declared limit.
     pub const MAX_ROW_ELEMENTS: u64 = 4 << 20;
 
+    /// The largest number of elements of an example.
+    pub const MAX_EXAMPLE: usize = 4096;
+
     /// The size with which a variable dimension is tried and measured where no usual one is declared: the tokens of a short sentence.
     pub const ASSUMED_DIM: u64 = 16;
 
@@ -312,16 +232,28 @@ impl TensorSpec {
         declared(self.max_shape.as_deref(), axis)
     }
 
-    /// Returns the declared usual size of a dimension.
+    /// Returns the declared usual size of a dimension; of several that with the largest weight.
     pub fn typical_dim(&self, axis: usize) -> Option<u64> {
-        declared(self.typical_shape.as_deref(), axis)
+        let shapes = self.typical_shape.as_ref();
+        declared(shapes.map(TypicalShapes::heaviest), axis)
     }
 
     /// Returns the size with which a variable dimension is tried and measured: the declared one, else [`TensorSpec::ASSUMED_DIM`], or the limit
     /// if that is smaller.
     pub fn tried_dim(&self, axis: usize) -> u64 {
-        let assumed = || Self::ASSUMED_DIM.min(self.max_dim(axis).unwrap_or(u64::MAX));
-        self.typical_dim(axis).unwrap_or_else(assumed)
+        self.typical_dim(axis)
+            .unwrap_or_else(|| self.assumed_dim(axis))
+    }
+
+    /// Returns the size of a variable dimension without a usual one: [`TensorSpec::ASSUMED_DIM`], or the limit if that is smaller.
+    pub(crate) fn assumed_dim(&self, axis: usize) -> u64 {
+        Self::ASSUMED_DIM.min(self.max_dim(axis).unwrap_or(u64::MAX))
+    }
+
+    /// Returns the usual shapes if there are several.
+    pub(crate) fn several_shapes(&self) -> Option<&TypicalShapes> {
+        let shapes = self.typical_shape.as_ref();
+        shapes.filter(|shapes| shapes.are_several())
     }
 
     /// Returns the variable dimension by which an input of an accepted shape is too large, if there is one. The dimensions before
@@ -362,6 +294,7 @@ impl TensorSpec {
             declared: false,
         })
     }
+
     /// Returns true if a tensor of this shape matches the signature.
     pub fn accepts(&self, shape: &Shape) -> bool {
         self.shape.len() == shape.rank()
@@ -402,28 +335,7 @@ fn declared(sizes: Option<&[Dim]>, axis: usize) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-
     use super::*;
-
-    #[test]
-    fn absurd_shapes_are_refused_before_their_product_overflows() {
-        assert_eq!(Shape::new(&[i64::MAX, 2]), Err(ShapeError::Elements));
-        assert_eq!(
-            Shape::new(&[0, i64::MAX, i64::MAX]),
-            Err(ShapeError::Elements)
-        );
-        assert_eq!(
-            Shape::new(&[3, -1]),
-            Err(ShapeError::Dimension {
-                index: 1,
-                value: -1
-            })
-        );
-        assert_eq!(Shape::new(&[1; 17]), Err(ShapeError::Rank(17)));
-        assert_eq!(Shape::new(&[]).unwrap().elements(), 1);
-        assert_eq!(Shape::new(&[0, 5]).unwrap().elements(), 0);
-    }
 
     #[test]
     fn a_signature_accepts_any_size_only_in_variable_dimensions() {
@@ -487,6 +399,23 @@ mod tests {
     }
 
     #[test]
+    fn a_datatype_holds_the_numbers_of_its_range() {
+        for (datatype, held, other) in [
+            (Datatype::Bool, &[0.0, 1.0][..], &[2.0, 0.5, -1.0][..]),
+            (Datatype::Int8, &[-128.0, 127.0], &[-129.0, 128.0, 1.5]),
+            (Datatype::Uint16, &[65_535.0], &[-1.0, 65_536.0]),
+            (Datatype::Int64, &[-9e15], &[1e16, f64::NAN]),
+            (Datatype::Fp16, &[0.1, -65_504.0], &[65_505.0]),
+            (Datatype::Fp32, &[1e38], &[1e39, f64::INFINITY]),
+            (Datatype::Fp64, &[1e300], &[f64::NAN]),
+            (Datatype::Bytes, &[], &[0.0]),
+        ] {
+            assert!(held.iter().all(|n| datatype.holds(*n)), "{datatype}");
+            assert!(!other.iter().any(|n| datatype.holds(*n)), "{datatype}");
+        }
+    }
+
+    #[test]
     fn datatypes_print_as_they_are_read() {
         for datatype in Datatype::ALL {
             assert_eq!(datatype.as_str().parse(), Ok(datatype));
@@ -494,15 +423,6 @@ mod tests {
                 serde_json::to_string(&datatype).unwrap(),
                 format!("\"{datatype}\"")
             );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn no_list_of_dimensions_panics(dims in proptest::collection::vec(any::<i64>(), 0..20)) {
-            if let Ok(shape) = Shape::new(&dims) {
-                prop_assert!(shape.elements() <= Shape::MAX_ELEMENTS);
-            }
         }
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use packhorse_cluster::{ArtifactDigest, DeviceKind, InputShapes, Profile, Program};
+use sha2::{Digest as _, Sha256};
 
 /// The identity of a measurement: all that its numbers depend on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +15,7 @@ pub struct MeasurementKey {
     pub artifact: ArtifactDigest,
     /// The kind of device.
     pub device_kind: DeviceKind,
-    /// The largest batch, and the datatypes and shapes of inputs and outputs.
+    /// The largest batch, the datatypes and shapes of inputs and outputs, and a digest of the examples.
     pub signature: String,
     /// The version of libtorch.
     pub libtorch: String,
@@ -40,10 +41,11 @@ impl MeasurementKey {
         let outputs = program.outputs.iter();
         let outputs = outputs.map(|spec| format!("{}{}", spec.datatype, spec.shape_text()));
         let signature = format!(
-            "{} {inputs} {} {}",
+            "{} {inputs} {} {}{}",
             program.max_batch_size,
-            InputShapes::tried(program),
-            list(outputs.collect())
+            shapes_text(program),
+            list(outputs.collect()),
+            example_text(program),
         );
         Self {
             artifact: program.artifact,
@@ -52,6 +54,38 @@ impl MeasurementKey {
             libtorch: libtorch.to_owned(),
         }
     }
+}
+
+/// Returns the shapes that a program is measured with, with their weights if there are several.
+fn shapes_text(program: &Program) -> String {
+    match &InputShapes::usual(program)[..] {
+        [(_, one)] => one.to_string(),
+        several => {
+            let texts = several
+                .iter()
+                .map(|(weight, shapes)| format!("{weight}*{shapes}"));
+            texts.collect::<Vec<String>>().join(";")
+        }
+    }
+}
+
+/// Returns what stands for the examples that a program is measured with; nothing without one.
+fn example_text(program: &Program) -> String {
+    if program.inputs.iter().all(|spec| spec.example.is_none()) {
+        return String::new();
+    }
+    let mut hash = Sha256::new();
+    for spec in &program.inputs {
+        let example = spec.example.as_deref().unwrap_or_default();
+        hash.update((example.len() as u64).to_le_bytes());
+        for number in example {
+            hash.update(number.to_le_bytes());
+        }
+    }
+    format!(
+        " example {}",
+        ArtifactDigest::from_sha256(hash.finalize().into())
+    )
 }
 
 impl KnownMeasurements {

@@ -109,10 +109,10 @@ impl State {
         let device = self.measurements.device(&program.model, kind)?;
         let libtorch = self.nodes.get(device.node())?.libtorch.as_deref()?;
         let measured = measurement.profile.get(&program.model, kind)?;
-        // The worker knows best with which shapes it has measured.
+        // The worker knows best with which shapes it has measured, and says one of several.
         let program = match measured.input_shapes() {
-            Some(shapes) => shapes.as_typical_of(program),
-            None => program.clone(),
+            Some(shapes) if !program.says_typical_shapes() => shapes.as_typical_of(program),
+            _ => program.clone(),
         };
         Some(MeasurementKey::new(&program, kind, libtorch))
     }

@@ -69,6 +69,10 @@ impl Controller {
         let mut replicas = self.state.rollout.wanted(name);
         for replica in &mut replicas {
             replica.attempt = self.state.restarts.attempt(replica.id);
+            if let Some(shapes) = self.state.learned_shapes.get(&replica.program.model) {
+                // A worker that starts is warm for the requests that come. One that runs goes on.
+                replica.program = shapes.as_typical_of(&replica.program);
+            }
         }
         let profiles = self.wanted_profiles(name);
         let inspections = self.wanted_inspections(name);

@@ -26,6 +26,7 @@ fn program(datatype: Datatype, max_batch_size: u32) -> Program {
         pad: None,
         max_shape,
         typical_shape: None,
+        example: None,
     };
     let limits = vec![Dim::Any, Dim::Fixed(1000)];
     Program {

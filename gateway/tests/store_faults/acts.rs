@@ -157,6 +157,7 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
         pad: None,
         max_shape: None,
         typical_shape: None,
+        example: None,
     };
     ModelSpec {
         program: Program {

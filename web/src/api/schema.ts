@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f695eff9a89bea2579aef8fe5650116b3250e0430f792cd5a6745a60100b859f) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 a208064e11dfc20fb8a8790a8b5620fa5732bf2bb71d99b8806d39b00dfaad2a) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -2180,6 +2180,11 @@ export interface components {
             /** @description The tensor's element type. */
             datatype: components["schemas"]["Datatype"];
             /**
+             * @description The elements of a usual row of an input, at most 4096 numbers, where those that the program is tried with do not suit it; 1 and 0 for BOOL.
+             *     They are repeated until a row is full.
+             */
+            example?: number[] | null;
+            /**
              * @description The largest size of each dimension of an input, -1 for one without a declared limit; a list as long as `shape`. Without limits
              *     for all of its variable dimensions, a row of the input has at most 4194304 elements.
              */
@@ -2189,11 +2194,7 @@ export interface components {
             pad?: components["schemas"]["Padding"] | null;
             /** @description The tensor's dimensions, -1 for a variable one; the first is the batch dimension if the model has one. */
             shape: number[];
-            /**
-             * @description The usual size of each dimension of an input, -1 for one without a declared size; a list as long as `shape`. With these sizes
-             *     the program is tried, measured and warmed up; without them with 16 in each variable dimension, until requests have shown another size.
-             */
-            typical_shape?: number[] | null;
+            typical_shape?: components["schemas"]["TypicalShapes"] | null;
         };
         /** @description The goodput of all models together in a time window. */
         TotalGoodput: {
@@ -2241,6 +2242,8 @@ export interface components {
             /** @description The parts of the latency. */
             stages_ms: components["schemas"]["RequestStages"];
         };
+        /** @description The usual shapes of an input: one, or several with weights. */
+        TypicalShapes: number[] | components["schemas"]["WeightedShape"][];
         /**
          * @description The comparison of a program's answers to random inputs, as its worker has rewritten it to be fast, with those of the program as it is in its
          *     file.
@@ -2328,6 +2331,16 @@ export interface components {
              * @description The number of the change within the epoch.
              */
             revision: number;
+        };
+        /** @description A usual shape of an input, with the part of the rows that have it. */
+        WeightedShape: {
+            /** @description The size of each dimension, -1 for one without a usual size; a list as long as the input's `shape`. */
+            shape: number[];
+            /**
+             * Format: int32
+             * @description The number of rows with this shape, among as many as the sum of all weights; 1 to 1000.
+             */
+            weight: number;
         };
         /** @description The weights of a replica that shares the memory of its device with more models than fit. */
         WeightsView: {

@@ -19,6 +19,7 @@ use crate::{
     inspect,
     kernel_recorder::KernelRecorder,
     process_memory,
+    run_delay::run_delay,
     status_reporter::StatusReporter,
 };
 
@@ -205,13 +206,13 @@ fn measure(
 ) -> Result<Vec<ProfileRow>, ExecutionError> {
     progress(0);
     let (fill, _) = synthetic::warm_up(executor, program, &sizes[..1])?;
+    let cases = synthetic::usual_cases(program);
     let mut rows = Vec::new();
     for &size in sizes {
         if !rows.is_empty() && now() >= deadline + turns.waited() {
             break;
         }
-        let _turn = turns.measure();
-        match measure_size(executor, program, size, fill) {
+        match measure_size(executor, &cases, size, fill, turns) {
             Ok(row) => rows.push(row),
             Err(ExecutionError::OutOfMemory(_)) if !rows.is_empty() => break,
             Err(error) => return Err(error.at_batch_size(size)),
@@ -230,33 +231,55 @@ fn measure(
     Ok(rows)
 }
 
+/// Measures a batch size. With several usual shapes its time is the mean of their times by weight, and its 99th percentile the largest of theirs.
 fn measure_size(
+    executor: &dyn Executor,
+    cases: &[(u32, Program)],
+    size: u32,
+    fill: Fill,
+    turns: &mut DeviceTurns,
+) -> Result<ProfileRow, ExecutionError> {
+    let (mut sum, mut weights, mut longest) = (Duration::ZERO, 0, Duration::ZERO);
+    for (weight, program) in cases {
+        let _turn = turns.measure();
+        let (median, p99) = measure_shape(executor, program, size, fill)?;
+        sum += median * *weight;
+        weights += weight;
+        longest = longest.max(p99);
+    }
+    Ok(ProfileRow {
+        batch_size: size,
+        compute_share: ComputeShare::WHOLE,
+        // The clock may be too coarse for an empty program.
+        latency: (sum / weights.max(1)).max(Duration::from_nanos(1)),
+        latency_p99: Some(longest.max(Duration::from_nanos(1))),
+        memory: executor.memory(size),
+        achieved_occupancy: None,
+        mean_occupancy: None,
+        sm_utilization: None,
+    })
+}
+
+/// Returns the median and the 99th percentile of the times of a batch size with one shape.
+fn measure_shape(
     executor: &dyn Executor,
     program: &Program,
     size: u32,
     fill: Fill,
-) -> Result<ProfileRow, ExecutionError> {
+) -> Result<(Duration, Duration), ExecutionError> {
     // The first run of a size allocates memory that the others reuse.
     synthetic::warm_up_only(executor, program, size, fill)?;
     let end = now() + TIME_PER_SIZE;
     let mut latencies = Vec::new();
     while latencies.len() < MIN_RUNS || (latencies.len() < MAX_RUNS && now() < end) {
         let batch = synthetic::prepare_batch(executor, program, size, fill)?;
-        let started = now();
+        let (delayed, started) = (run_delay(), now());
         batch.run()?;
-        latencies.push(now() - started);
+        let took = now() - started;
+        // A neighbour's batches are none of this program's time. With several threads only this one's delay is known.
+        latencies.push(took.saturating_sub(run_delay() - delayed));
     }
     latencies.sort_unstable();
     let quantile = |percent: usize| latencies[percent * latencies.len() / 100];
-    Ok(ProfileRow {
-        batch_size: size,
-        compute_share: ComputeShare::WHOLE,
-        // The clock may be too coarse for an empty program.
-        latency: quantile(50).max(Duration::from_nanos(1)),
-        latency_p99: Some(quantile(99).max(Duration::from_nanos(1))),
-        memory: executor.memory(size),
-        achieved_occupancy: None,
-        mean_occupancy: None,
-        sm_utilization: None,
-    })
+    Ok((quantile(50), quantile(99)))
 }

@@ -280,6 +280,7 @@ pub(crate) fn program() -> Program {
         pad: None,
         max_shape: None,
         typical_shape: None,
+        example: None,
     };
     Program {
         model: "m:1".parse().unwrap(),

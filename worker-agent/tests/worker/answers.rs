@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use packhorse_cluster::Verification;
+use packhorse_cluster::{Datatype, Dim, TypicalShapes, Verification};
 use packhorse_worker_agent::handoff::{Optimize, ServeTask, WorkerReport};
 
 use crate::{
@@ -99,6 +99,36 @@ fn means_of_sizes_that_their_number_does_not_divide_are_answered() {
     let worker = Worker::serve(&task);
     let answer = answer_to_ones(&worker, &task, &[1, 1, 18, 15]);
     assert_eq!(answer, Tensor::fp32(&[1, 1, 4, 4], &[1.0; 16]));
+}
+
+#[test]
+fn a_program_that_only_the_example_suits_is_tried_and_compared_with_it() {
+    let (mut ids, y) = (
+        tensor("ids", "INT64", &[-1, -1]),
+        tensor("y", "FP32", &[-1, 1]),
+    );
+    let typical = [-1, 4].map(|dim| Dim::try_from(dim).unwrap());
+    ids.typical_shape = Some(TypicalShapes::one(typical.to_vec()));
+    let task = task("Marked", one_to_one(ids.clone(), y.clone()));
+    let (reason, permanent) = Worker::serve(&task).failure();
+    assert!(permanent && reason.contains("begins with 101"), "{reason}");
+
+    ids.example = Some(vec![101.0, 7.0, 30.0, 102.0]);
+    let task = self::task("Marked", one_to_one(ids, y));
+    let worker = Worker::serve(&task);
+    let verification = verification(&worker).unwrap();
+    assert_eq!(
+        (verification.compared, &verification.dropped[..]),
+        (1, &[][..])
+    );
+    let mut link = connect(&worker, &task);
+    let ids: Vec<u8> = [101_i64, 9, 102]
+        .iter()
+        .flat_map(|id| id.to_le_bytes())
+        .collect();
+    link.send(1, 1, &[Tensor::new(Datatype::Int64, &[1, 3], ids)]);
+    let mean = (101.0 + 9.0 + 102.0) / 3.0;
+    assert_eq!(link.result().1, [Tensor::fp32(&[1, 1], &[mean])]);
 }
 
 #[test]

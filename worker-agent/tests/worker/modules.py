@@ -156,6 +156,15 @@ class Windows(torch.nn.Module):
         return x.unfold(1, 100, 100).sum(2)
 
 
+class Marked(torch.nn.Module):
+    """Throws for sentences without a first and a last mark, which no synthetic input has."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        if not bool(((ids[:, 0] == 101) & (ids[:, -1] == 102)).all()):
+            raise RuntimeError("a sentence begins with 101 and ends with 102")
+        return ids.to(torch.float32).mean(1, keepdim=True)
+
+
 class Keeper(torch.nn.Module):
     """Returns the input of the previous run, which it keeps."""
 
@@ -447,7 +456,7 @@ torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
 torch.jit.trace(Overwritten().eval(), torch.ones(2, 1, 2, 2)).save(f"{sys.argv[1]}/Overwritten.pt")
 for dims in [2, 3]:
     torch.jit.script(CeilPooled(dims).eval()).save(f"{sys.argv[1]}/CeilPooled{dims}d.pt")
-for module in [Inverse, Windows, AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
+for module in [Inverse, Windows, Marked, AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")
 
 # What people take for programs.

@@ -233,6 +233,7 @@ pub(crate) fn tensor(name: &str, datatype: &str, shape: &[i64]) -> TensorSpec {
         pad: None,
         max_shape: None,
         typical_shape: None,
+        example: None,
     }
 }
 

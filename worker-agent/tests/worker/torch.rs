@@ -7,7 +7,7 @@ use std::{
     slice,
 };
 
-use packhorse_cluster::{Datatype, Dim, ProfileTable, Program, TensorSpec};
+use packhorse_cluster::{Datatype, Dim, ProfileTable, Program, TensorSpec, TypicalShapes};
 use packhorse_estimator::OperatorGraph;
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
@@ -444,22 +444,53 @@ fn a_program_is_tried_and_measured_with_its_typical_shape() {
         "{reason}"
     );
     let typical = [-1, 300].map(|dim| Dim::try_from(dim).unwrap());
-    task.execution.program.inputs[0].typical_shape = Some(typical.to_vec());
+    task.execution.program.inputs[0].typical_shape = Some(TypicalShapes::one(typical.to_vec()));
     let worker = Worker::serve(&task);
     let mut link = connect(&worker, &task);
     link.send(1, 1, &[Tensor::fp32(&[1, 200], &[1.0; 200])]);
     assert_eq!(link.result().1, [Tensor::fp32(&[1, 2], &[100.0, 100.0])]);
+    assert_eq!(measured_or_refused(&task), None);
+}
+
+/// Measures the program of a task; the reason if it is refused.
+fn measured_or_refused(task: &ServeTask) -> Option<String> {
     let measurement = ProfileTask {
-        execution: task.execution,
+        execution: task.execution.clone(),
         device_kind: "cpu-test".parse().unwrap(),
         time_limit_ms: 1000,
         inspect: false,
     };
     Worker::profile(&measurement).wait_for(|phase| match phase {
-        WorkerReport::Measured { .. } => Some(()),
-        WorkerReport::Failed { reason, .. } => panic!("{reason}"),
+        WorkerReport::Measured { .. } => Some(None),
+        WorkerReport::Failed { reason, .. } => Some(Some(reason.clone())),
         _ => None,
-    });
+    })
+}
+
+#[test]
+fn a_program_is_tried_and_measured_with_each_of_its_usual_shapes() {
+    let spec = |name| tensor(name, "FP32", &[-1, -1]);
+    let mut task = task("Windows", program(2, vec![spec("x")], vec![spec("y")]));
+    let mut declare = |sizes: [u32; 2]| {
+        let shapes = sizes.map(|size| serde_json::json!({"shape": [-1, size], "weight": size}));
+        let shapes = serde_json::from_value(shapes.to_vec().into()).unwrap();
+        task.execution.program.inputs[0].typical_shape = Some(shapes);
+        task.clone()
+    };
+    let suited = declare([200, 300]);
+    let worker = Worker::serve(&suited);
+    let mut link = connect(&worker, &suited);
+    link.send(1, 1, &[Tensor::fp32(&[1, 200], &[1.0; 200])]);
+    assert_eq!(link.result().1, [Tensor::fp32(&[1, 2], &[100.0, 100.0])]);
+    assert_eq!(measured_or_refused(&suited), None);
+    // The lighter one is too short for the program.
+    let short = declare([20, 300]);
+    assert!(refusal(&short).contains("20 but size is 100"));
+    assert!(
+        measured_or_refused(&short)
+            .unwrap()
+            .contains("20 but size is 100")
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-use packhorse_cluster::{ArtifactDigest, Datatype, Dim, TensorSpec};
+use packhorse_cluster::{ArtifactDigest, Datatype, Dim, TensorSpec, TypicalShapes};
 use proptest::prelude::*;
 
 use super::*;
@@ -17,6 +17,7 @@ fn program() -> Program {
             pad: None,
             max_shape: Some(vec![Dim::Any, Dim::Fixed(4096)]),
             typical_shape: None,
+            example: None,
         }],
         outputs: vec![TensorSpec {
             name: "y".to_owned(),
@@ -25,6 +26,7 @@ fn program() -> Program {
             pad: None,
             max_shape: None,
             typical_shape: None,
+            example: None,
         }],
     }
 }
@@ -149,7 +151,7 @@ fn a_mean_that_never_comes_stands_for_two_sizes_unless_the_program_refuses_it() 
 #[test]
 fn shapes_that_the_registration_says_stay() {
     let mut said = program();
-    said.inputs[0].typical_shape = Some(vec![Dim::Any, Dim::Fixed(16)]);
+    said.inputs[0].typical_shape = Some(TypicalShapes::one(vec![Dim::Any, Dim::Fixed(16)]));
     let mut model = Measured::with(said);
     for _ in 0..10 {
         assert_eq!(model.pass(&[512; 200]), None);

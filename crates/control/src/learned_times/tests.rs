@@ -65,6 +65,7 @@ fn program(shape: Vec<Dim>) -> Program {
             pad: None,
             max_shape: None,
             typical_shape: None,
+            example: None,
         }],
         outputs: Vec::new(),
     }

@@ -29,6 +29,7 @@ fn spec(name: &str, datatype: Datatype, dims: &[i64]) -> TensorSpec {
         pad: None,
         max_shape: None,
         typical_shape: None,
+        example: None,
     }
 }
 

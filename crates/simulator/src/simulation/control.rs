@@ -283,6 +283,7 @@ fn tensor(name: &str) -> TensorSpec {
         pad: None,
         max_shape: None,
         typical_shape: None,
+        example: None,
     }
 }
 

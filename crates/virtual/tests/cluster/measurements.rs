@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{Dim, ModelId, ModelSpec, Profile, ProfileTable, ReplicaId, Time};
+use packhorse_cluster::{
+    Dim, InputShapes, ModelId, ModelSpec, Profile, ProfileSource, ProfileTable, ReplicaId, Time,
+    TypicalShapes,
+};
 use packhorse_control::{Command, Drift, Notice, Problem};
 
 use crate::virtual_cluster::{Settings, VirtualCluster, name, spec};
@@ -85,6 +88,13 @@ fn a_model_is_measured_again_for_the_length_of_its_requests_and_serves_meanwhile
     assert!(cluster.is_healthy());
     assert!(cluster.interruptions.values().all(|count| *count == 0));
     assert_eq!(cluster.serving("a:1")[0].0, before, "{generation:?}");
+    // A worker that starts from now on warms up with that length.
+    let gateway = cluster.gateway.as_ref().unwrap();
+    let replicas = gateway.wanted.values().flat_map(|state| &state.replicas);
+    let warm: Vec<String> = replicas
+        .map(|replica| InputShapes::tried(&replica.program).to_string())
+        .collect();
+    assert_eq!(warm, ["-1x128"]);
 
     // After a restart it is not measured again, and neither is a node of the same kind.
     cluster.kill_gateway(false);
@@ -106,7 +116,7 @@ fn a_model_is_measured_again_for_the_length_of_its_requests_and_serves_meanwhile
 fn what_the_registration_or_an_import_says_is_not_measured_again() {
     let mut cluster = cluster();
     let mut said = of_any_length("a:1", "a:1");
-    said.program.inputs[0].typical_shape = Some(vec![Dim::Any, Dim::Fixed(32)]);
+    said.program.inputs[0].typical_shape = Some(TypicalShapes::one(vec![Dim::Any, Dim::Fixed(32)]));
     register(&mut cluster, said);
     register(&mut cluster, of_any_length("b:1", "b:1"));
     let csv = packhorse_virtual::profile_csv(&"b:1".parse().unwrap(), KIND, 1024);
@@ -123,6 +133,30 @@ fn what_the_registration_or_an_import_says_is_not_measured_again() {
     assert_eq!(learned(&cluster, since), 0);
     assert_eq!(shapes(&cluster, "a:1").unwrap(), "-1x32");
     assert_eq!(shapes(&cluster, "b:1"), None);
+}
+
+#[test]
+fn an_imported_estimate_is_measured_all_the_same_and_replaces_no_measurement() {
+    let mut cluster = cluster();
+    let id: ModelId = "a:1".parse().unwrap();
+    let csv = packhorse_virtual::profile_csv(&id, KIND, 1024);
+    let measured = ProfileTable::from_csv(&csv).unwrap();
+    let mut estimates = ProfileTable::default();
+    for (id, kind, profile) in measured.iter() {
+        let estimate = Profile::estimated(profile.rows().to_vec()).unwrap();
+        estimates.insert(id.clone(), kind.clone(), estimate);
+    }
+    let import = |cluster: &mut VirtualCluster| {
+        let command = Command::ImportProfiles(estimates.clone());
+        cluster.command_and_wait(command).unwrap();
+        profile(cluster, "a:1").unwrap().source()
+    };
+    assert_eq!(import(&mut cluster), ProfileSource::Estimated);
+    register(&mut cluster, named("a:1", "a:1"));
+    cluster.run_until("it is measured", MINUTE, |c| {
+        profile(c, "a:1").unwrap().source() == ProfileSource::Measured
+    });
+    assert_eq!(import(&mut cluster), ProfileSource::Measured);
 }
 
 #[test]

@@ -87,6 +87,7 @@ pub(crate) fn tensor(
         pad,
         max_shape: None,
         typical_shape: None,
+        example: None,
     }
 }
 

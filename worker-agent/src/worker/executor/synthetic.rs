@@ -1,7 +1,7 @@
 //! Synthetic batches, which warm up a program, show if it can be served, and measure it.
 
 use half::{bf16, f16};
-use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
+use packhorse_cluster::{Datatype, Dim, InputShapes, Program, Shape, TensorSpec};
 use packhorse_wire::TensorHeader;
 use rand::{RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
@@ -40,7 +40,11 @@ pub(crate) fn prepare_batch(
 /// Fills the inputs of a batch.
 pub(crate) fn fill_inputs(batch: &mut dyn PreparedBatch, program: &Program, fill: Fill) {
     for (i, spec) in program.inputs.iter().enumerate() {
-        write(batch.input_mut(i), spec.datatype, fill);
+        let bytes = batch.input_mut(i);
+        match spec.example.as_deref() {
+            Some(example) if fill == Fill::Examples => write_example(bytes, spec.datatype, example),
+            _ => write(bytes, spec.datatype, fill),
+        }
     }
 }
 
@@ -76,7 +80,14 @@ pub(crate) fn warm_up_only(
     Ok(())
 }
 
-/// Runs synthetic batches of these sizes, the first size twice, because libtorch analyses a program in its first run and optimises it
+/// Returns the program with each of the usual shapes of its inputs, with the weight of each.
+pub(crate) fn usual_cases(program: &Program) -> Vec<(u32, Program)> {
+    let shapes = InputShapes::usual(program).into_iter();
+    let cases = shapes.map(|(weight, shapes)| (weight, shapes.as_typical_of(program)));
+    cases.collect()
+}
+
+/// Runs synthetic batches of these sizes, each with all usual shapes, the first size twice, because libtorch analyses a program in its first run and optimises it
 /// in its second. Returns the fill that the program accepts and the largest size that fits into memory. The sizes are in ascending
 /// order, and no size after the first that does not fit is tried.
 ///
@@ -87,6 +98,11 @@ pub(crate) fn warm_up(
     program: &Program,
     sizes: &[u32],
 ) -> Result<(Fill, u32), ExecutionError> {
+    let cases = usual_cases(program);
+    let run_cases = |rows, fill| {
+        let mut cases = cases.iter();
+        cases.try_for_each(|(_, case)| run_batch(executor, case, rows, fill).map(drop))
+    };
     let try_with = |fill| {
         let mut largest = None;
         for &rows in sizes.iter().take(1).chain(sizes) {
@@ -94,8 +110,8 @@ pub(crate) fn warm_up(
                 // A device would hold the memory for both sizes.
                 executor.release_memory();
             }
-            match (run_batch(executor, program, rows, fill), largest) {
-                (Ok(_), _) => largest = Some(rows),
+            match (run_cases(rows, fill), largest) {
+                (Ok(()), _) => largest = Some(rows),
                 (Err(ExecutionError::OutOfMemory(reason)), Some(fitting)) => {
                     tracing::warn!(
                         batch.size = rows,
@@ -110,9 +126,13 @@ pub(crate) fn warm_up(
         }
         Ok((fill, largest.expect("there is a size")))
     };
-    try_with(Fill::Ones).or_else(|error| {
-        let others = [Fill::Zeros, Fill::Fractions].into_iter();
-        let mut started = others.map(try_with).filter_map(Result::ok);
+    let fills = [Fill::Examples, Fill::Ones, Fill::Zeros, Fill::Fractions];
+    let has_example = program.inputs.iter().any(|spec| spec.example.is_some());
+    let (first, others) = fills[usize::from(!has_example)..]
+        .split_first()
+        .expect("there are several");
+    try_with(*first).or_else(|error| {
+        let mut started = others.iter().copied().map(try_with).filter_map(Result::ok);
         started
             .next()
             .ok_or_else(|| with_tried_sizes(program, error))
@@ -174,10 +194,7 @@ pub(crate) fn input_dims(program: &Program, spec: &TensorSpec, rows: i64) -> Vec
 
 fn write(bytes: &mut [u8], datatype: Datatype, fill: Fill) {
     bytes.fill(0);
-    let is_float = matches!(
-        datatype,
-        Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64
-    );
+    let is_float = datatype.is_float();
     if fill == Fill::Fractions && is_float {
         let mut numbers = Xoshiro256PlusPlus::seed_from_u64(0);
         write_floats(bytes, datatype, || numbers.random());
@@ -185,6 +202,26 @@ fn write(bytes: &mut [u8], datatype: Datatype, fill: Fill) {
         for element in bytes.chunks_exact_mut(datatype.width().unwrap_or(1)) {
             element[0] = 1;
         }
+    }
+}
+
+/// Writes the elements of an example, again and again until the end.
+fn write_example(bytes: &mut [u8], datatype: Datatype, example: &[f64]) {
+    let mut elements = example.iter().copied().cycle();
+    let next = || elements.next().unwrap_or_default();
+    if datatype.is_float() {
+        write_floats(bytes, datatype, next);
+    } else {
+        write_integers(bytes, datatype, next);
+    }
+}
+
+/// Writes integers or booleans, which are within the range of the datatype.
+pub(super) fn write_integers(bytes: &mut [u8], datatype: Datatype, mut next: impl FnMut() -> f64) {
+    let width = datatype.width().unwrap_or(1);
+    for element in bytes.chunks_exact_mut(width) {
+        // Little-endian, two's complement: the first bytes are those of the narrower integer.
+        element.copy_from_slice(&(next() as i64).to_le_bytes()[..width]);
     }
 }
 
@@ -215,6 +252,26 @@ mod tests {
         assert_eq!(batch_sizes(1), [1]);
         assert_eq!(batch_sizes(8), [1, 2, 4, 8]);
         assert_eq!(batch_sizes(12), [1, 2, 4, 8, 12]);
+    }
+
+    #[test]
+    fn an_example_is_repeated_as_integers_of_each_width_and_as_floats() {
+        let written = |datatype, example: &[f64], bytes: usize| {
+            let mut written = vec![9; bytes];
+            write_example(&mut written, datatype, example);
+            written
+        };
+        assert_eq!(written(Datatype::Int8, &[-1.0, 2.0], 3), [255, 2, 255]);
+        assert_eq!(written(Datatype::Bool, &[1.0, 0.0], 4), [1, 0, 1, 0]);
+        assert_eq!(written(Datatype::Uint16, &[65_535.0], 2), [255, 255]);
+        let tokens = written(Datatype::Int64, &[101.0, -7.0], 24);
+        let tokens = tokens.as_chunks().0.iter();
+        let tokens: Vec<i64> = tokens.map(|bytes| i64::from_le_bytes(*bytes)).collect();
+        assert_eq!(tokens, [101, -7, 101]);
+        assert_eq!(
+            written(Datatype::Fp32, &[0.5], 8),
+            [0.5_f32.to_le_bytes(); 2].concat()
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! `packhorse model`: lists, shows, changes and removes registered models.
 
+mod example;
 pub(super) mod register;
 
 use std::collections::BTreeMap;

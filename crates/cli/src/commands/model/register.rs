@@ -11,6 +11,7 @@ use packhorse_client::{AdminClient, ArtifactFile};
 use packhorse_cluster::{MinReplicas, ModelName, Percent, Priority, RateMode, RequestsPerSecond};
 use serde_json::{Map, Value};
 
+use super::example::add_example;
 use crate::{
     commands::{
         arguments::{parse_percent, parse_rate},
@@ -39,6 +40,7 @@ If max_batch_size is above 0, shapes begin with the batch dimension, -1.
 Examples:
   packhorse model register minilm.json --artifact minilm.pt --wait
   packhorse model register minilm.json --artifact minilm.pt --slo-ms 150 --rate-rps 80
+  packhorse model register minilm.json --artifact minilm.pt --example request.json
   packhorse model register minilm.json --artifact minilm.pt --family sentences --accuracy 78.9")]
 pub(crate) struct RegisterArgs {
     /// JSON file with the model's name, signature and SLO
@@ -47,6 +49,9 @@ pub(crate) struct RegisterArgs {
     /// TorchScript or `.pt2` file to upload; without it SPEC.json names an uploaded artifact or a file on the gateway's machine
     #[arg(long, value_name = "FILE")]
     artifact: Option<PathBuf>,
+    /// JSON body of an inference request, such as clients send: inputs get its shapes as their usual ones, and its data as their examples, where SPEC.json says none
+    #[arg(long, value_name = "REQUEST.json")]
+    example: Option<PathBuf>,
     /// Latency objective (SLO) in milliseconds; replaces that of SPEC.json
     #[arg(long, value_name = "MS")]
     slo_ms: Option<f64>,
@@ -122,6 +127,11 @@ impl RegisterArgs {
         let Value::Object(mut spec) = spec else {
             bail!("{}: expected a JSON object", self.spec.display())
         };
+        if let Some(path) = &self.example {
+            let request = serde_json::from_slice(&read_file(path)?)
+                .with_context(|| format!("{} is not valid JSON", path.display()))?;
+            add_example(&mut spec, &request).with_context(|| format!("{}", path.display()))?;
+        }
         if let Some(slo_ms) = self.slo_ms {
             spec.insert("slo_ms".to_owned(), slo_ms.into());
         }

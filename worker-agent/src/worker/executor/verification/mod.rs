@@ -38,6 +38,9 @@ const MAX_ANSWERS: usize = 64 << 20;
 /// The sizes of variable dimensions, by axis: those of the warm-up, then some that few numbers divide, then those of windows and small images.
 const SIZES: [&[i64]; 6] = [&[16], &[21, 17, 19], &[7], &[28], &[32, 48], &[64]];
 
+/// The seed of the batch with the examples of the inputs, which no other has.
+const SEED_OF_EXAMPLES: u64 = u64::MAX - 1;
+
 /// The answers of a program as it is in its file.
 pub(super) struct Reference {
     cases: Vec<Case>,
@@ -261,6 +264,18 @@ fn samples(program: &Program, rows: &[u32], range: InputRange) -> Vec<Sample> {
     // Half of the batches have the declared sizes: a program may take no others.
     let usual = inputs.any(|spec| spec.typical_shape.is_some());
     let mut all = Vec::new();
+    if program.inputs.iter().any(|spec| spec.example.is_some()) {
+        // What people say that requests are like comes first.
+        all.push(Sample {
+            seed: SEED_OF_EXAMPLES,
+            rows: rows.clone().next().unwrap_or(1),
+            sizes: SIZES[0],
+            typical: true,
+            examples: true,
+            floats: Floats::Uniform,
+            integers: Integers::All(1),
+        });
+    }
     for (seed, (rows, sizes)) in rows.zip(SIZES).enumerate() {
         let (sizes, floats, alternatives): (_, _, &[Integers]) = match range {
             InputRange::Wide if seed % 3 == 1 => (sizes, Floats::Uniform, &small[seed % 2]),
@@ -282,6 +297,7 @@ fn samples(program: &Program, rows: &[u32], range: InputRange) -> Vec<Sample> {
                 rows,
                 sizes,
                 typical: range == InputRange::Careful || seed == 0 || usual && seed % 2 == 0,
+                examples: false,
                 floats,
                 integers: *integers,
             });

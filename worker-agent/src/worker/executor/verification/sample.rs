@@ -5,7 +5,10 @@ use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
 use packhorse_wire::TensorHeader;
 use rand::{Rng as _, RngExt as _, SeedableRng as _, rngs::Xoshiro256PlusPlus};
 
-use crate::executor::{stages::PreparedBatch, synthetic::write_floats};
+use crate::executor::{
+    stages::PreparedBatch,
+    synthetic::{usual_cases, write_floats, write_integers},
+};
 
 /// The random inputs of one batch. The same sample gives the same inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +21,8 @@ pub(super) struct Sample {
     pub(super) sizes: &'static [i64],
     /// True if variable dimensions have the usual sizes of the inputs instead.
     pub(super) typical: bool,
+    /// True if inputs with an example have its elements.
+    pub(super) examples: bool,
     /// The floating-point numbers.
     pub(super) floats: Floats,
     /// The integers and booleans.
@@ -54,6 +59,9 @@ pub(super) enum Nudge {
 impl Sample {
     /// Returns the datatypes and shapes of the inputs; `None` if they are too large.
     pub(super) fn headers(self, program: &Program) -> Option<Vec<TensorHeader>> {
+        // Several usual shapes take turns.
+        let cases = usual_cases(program);
+        let (_, program) = &cases[self.seed as usize / 2 % cases.len()];
         let header = |spec: &TensorSpec| {
             let shape = Shape::new(&self.dims(program, spec)).ok()?;
             TensorHeader::new(spec.datatype, shape).ok()
@@ -80,18 +88,27 @@ impl Sample {
     pub(super) fn fill(self, batch: &mut dyn PreparedBatch, program: &Program, nudge: Nudge) {
         for (i, spec) in program.inputs.iter().enumerate() {
             let seed = self.seed.wrapping_mul(1_000_003).wrapping_add(i as u64);
-            self.write(batch.input_mut(i), spec.datatype, seed, nudge);
+            let example = spec.example.as_deref().filter(|_| self.examples);
+            self.write(batch.input_mut(i), spec.datatype, example, seed, nudge);
         }
     }
 
-    fn write(self, bytes: &mut [u8], datatype: Datatype, seed: u64, nudge: Nudge) {
+    fn write(
+        self,
+        bytes: &mut [u8],
+        datatype: Datatype,
+        example: Option<&[f64]>,
+        seed: u64,
+        nudge: Nudge,
+    ) {
         let mut numbers = Xoshiro256PlusPlus::seed_from_u64(seed);
         let mut nudges = Xoshiro256PlusPlus::seed_from_u64(!seed);
+        let mut elements = example.into_iter().flatten().copied().cycle();
         let mut float = |rounding: f64| {
-            let value = match self.floats {
+            let value = elements.next().unwrap_or_else(|| match self.floats {
                 Floats::Normal => normal(&mut numbers),
                 Floats::Uniform => numbers.random(),
-            };
+            });
             match nudge {
                 Nudge::None => value,
                 Nudge::Rounding if nudges.random() => value * (1.0 + rounding),
@@ -107,6 +124,9 @@ impl Sample {
             }
             Datatype::Fp64 => write_floats(bytes, datatype, || float(8.0 * f64::EPSILON)),
             Datatype::Bytes => {}
+            integer if example.is_some() => {
+                write_integers(bytes, integer, || elements.next().unwrap_or_default());
+            }
             integer => {
                 let is_bool = integer == Datatype::Bool;
                 bytes.fill(0);
@@ -147,13 +167,14 @@ mod tests {
         rows: 2,
         sizes: &[16],
         typical: false,
+        examples: false,
         floats: Floats::Normal,
         integers: Integers::Below(100),
     };
 
     fn written(sample: Sample, datatype: Datatype, nudge: Nudge) -> Vec<u8> {
         let mut bytes = vec![9; 4096];
-        sample.write(&mut bytes, datatype, sample.seed, nudge);
+        sample.write(&mut bytes, datatype, None, sample.seed, nudge);
         bytes
     }
 
@@ -165,6 +186,28 @@ mod tests {
             assert_eq!(bytes, written(SAMPLE, datatype, Nudge::None));
             assert_ne!(bytes, written(other, datatype, Nudge::None));
         }
+    }
+
+    #[test]
+    fn the_elements_of_an_example_are_written_and_floats_are_rounded() {
+        let mut bytes = [9; 24];
+        SAMPLE.write(
+            &mut bytes,
+            Datatype::Int64,
+            Some(&[5.0, -6.0]),
+            1,
+            Nudge::Rounding,
+        );
+        let integers = bytes.as_chunks().0.iter().map(|b| i64::from_le_bytes(*b));
+        assert_eq!(integers.collect::<Vec<_>>(), [5, -6, 5]);
+        let floats = |nudge| {
+            let mut bytes = [9; 12];
+            SAMPLE.write(&mut bytes, Datatype::Fp32, Some(&[5.0, -6.0]), 1, nudge);
+            let floats = bytes.as_chunks().0.iter();
+            floats.map(|b| f32::from_le_bytes(*b)).collect::<Vec<f32>>()
+        };
+        assert_eq!(floats(Nudge::None), [5.0, -6.0, 5.0]);
+        assert_ne!(floats(Nudge::Rounding), [5.0, -6.0, 5.0]);
     }
 
     #[test]
