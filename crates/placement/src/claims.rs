@@ -19,6 +19,9 @@
 //! but for a small loss, the current replicas stay, and models without one get a replica where memory is left. A model that is planned for
 //! less than its rate says so in its forecast ([`Shortfall::Claims`], [`Shortfall::HigherPriority`]).
 //!
+//! Whatever a policy plans, no served model is *deprived*: it loses no more than a small part of what it has and needs, and keeps a replica, unless another model has a claim
+//! to what it loses ([`demands`]). Any other plan, and at last the current replicas, come before one that deprives a model.
+//!
 //! Problems without needs have no claims: policies are compared on the rates as they are.
 
 mod demands;

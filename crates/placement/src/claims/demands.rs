@@ -80,8 +80,8 @@ impl Demands {
         };
         let part = |of: usize| then.fair[of] / self.fair.models[of].rate.get();
         let keeps_share = |other: usize| {
-            let is_worse_off = part(model) < part(other) - MAX_LOSS;
-            !is_gone && !(is_worse_off && loses(now.fair[model], then.fair[model]))
+            let is_no_worse_off = part(model) >= part(other) - MAX_LOSS;
+            !is_gone && (is_no_worse_off || !loses(now.fair[model], then.fair[model]))
         };
         let mut others = 0..self.levels.len();
         let has_claim = others.any(|other| match self.levels[other].cmp(&self.levels[model]) {
