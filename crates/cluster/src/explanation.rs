@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{DeviceKind, RequestsPerSecond};
+use crate::{DeviceKind, Priority, RequestsPerSecond};
 
 /// The part of one model's requests that a plan serves in time, the bottleneck, and changes that would serve the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -108,6 +108,12 @@ pub enum Change {
         #[cfg_attr(feature = "openapi", schema(value_type = f64))]
         rate: RequestsPerSecond,
     },
+    /// A higher priority, which takes from models of lower ones.
+    Priority {
+        /// The new priority.
+        #[cfg_attr(feature = "openapi", schema(value_type = u32))]
+        priority: Priority,
+    },
 }
 
 impl fmt::Display for Bound {
@@ -154,6 +160,7 @@ impl fmt::Display for Change {
                 write!(f, "batches of at most {max_batch_size} rows")
             }
             Self::Rate { rate } => write!(f, "at most {} requests/s", hundredths(rate.get())),
+            Self::Priority { priority } => write!(f, "a priority of {priority}"),
         }
     }
 }
@@ -213,6 +220,12 @@ mod tests {
                     },
                     served_fraction: 1.0,
                 },
+                Remedy {
+                    change: Change::Priority {
+                        priority: Priority::new(6).unwrap(),
+                    },
+                    served_fraction: 0.99,
+                },
             ],
             complete: true,
         };
@@ -223,6 +236,7 @@ mod tests {
             "remedies": [
                 {"change": "slo", "slo_ms": 38.0, "served_fraction": 0.995},
                 {"change": "add-devices", "kind": "T4", "count": 2, "served_fraction": 1.0},
+                {"change": "priority", "priority": 6, "served_fraction": 0.99},
             ],
             "complete": true,
         });

@@ -19,8 +19,13 @@
 //! but for a small loss, the current replicas stay, and models without one get a replica where memory is left. A model that is planned for
 //! less than its rate says so in its forecast ([`Shortfall::Claims`], [`Shortfall::HigherPriority`]).
 //!
+//! Whatever a policy plans, no served model is *deprived*: it loses no more than a small part of what it has and needs, and keeps a replica, unless another model has a claim
+//! to what it loses ([`demands`]). Any other plan, and at last the current replicas, come before one that deprives a model.
+//!
 //! Problems without needs have no claims: policies are compared on the rates as they are.
 
+mod demands;
+mod harm;
 mod priority_order;
 mod shares;
 
@@ -32,6 +37,8 @@ use packhorse_cluster::{
 };
 
 use self::{
+    demands::{Demands, Goodputs},
+    harm::{Harm, Unmet},
     priority_order::PriorityOrder,
     shares::{Shares, needed, rate},
 };
@@ -41,8 +48,6 @@ use crate::{candidates::Candidates, goodput};
 const PARTS: [f64; 2] = [0.5, 0.0];
 /// The part of a claim that a plan may miss: the error of the estimate.
 const TOLERANCE: f64 = 0.05;
-/// The sum of the lost parts, in thousandths, from which the current replicas stay rather than that: what is less is worth a better plan.
-const SERIOUS: usize = 100;
 /// The rate of a model that gets as good as no requests, in requests/s.
 const IDLE: f64 = 0.02;
 /// The largest number of plans in search of the fewest models of a priority that must give way.
@@ -58,51 +63,27 @@ pub(crate) struct Claims<'a> {
     levels: Vec<usize>,
     /// True for the models that some device can serve.
     reachable: Vec<bool>,
-    /// The problem with the fair share of each need as the rate.
-    fair: Problem,
-    /// The problem with the need of each model as the rate, whatever is fair.
-    needed: Problem,
-    /// The problem with all that each model claims as the rate: its fair share, and what it may take from models of a lower priority.
-    entitled: Problem,
+    demands: Demands,
     /// The current replicas that remain valid.
     current: Vec<PlannedReplica>,
     /// The goodput that each model must keep, in requests/s; none if it has no current replica.
     kept: Vec<Option<f64>>,
-    /// The goodput of the current replicas at the rates that are needed, in requests/s.
-    kept_of_needed: Vec<f64>,
+    /// What each model gets of the current replicas.
+    now: Goodputs,
     /// The goodput of the current replicas at the rates of the problem, in requests/s.
     carried: Vec<f64>,
     /// True for the models that must have a replica.
     homes: Vec<bool>,
+    /// The current replicas with those of models without one that cost nobody else anything.
+    staying: Vec<PlannedReplica>,
+    /// True if there are such models.
+    admits_newcomers: bool,
 }
 
-/// The part of the claims of models of one priority that a plan leaves unmet, the larger the worse.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Harm {
-    /// The number of models that are served or get requests, and have no replica.
-    down: usize,
-    /// The sum of the parts that served models lose of what they keep, in thousandths.
-    lost: usize,
-    /// The number of other models that should have a replica and have none.
-    homeless: usize,
-    /// The sum of the parts that models which get requests lack of their fair shares while others are planned for more than theirs,
-    /// in thousandths.
-    behind: usize,
-    /// The number of served models of a lower priority that have no replica, although the memory of the devices suffices for one.
-    displaced: usize,
-    /// The sum of the parts that models lack of the other rates that they may take from models of a lower priority, in thousandths.
-    unreserved: usize,
-}
-
-impl Harm {
-    const NONE: Self = Self {
-        down: 0,
-        lost: 0,
-        homeless: 0,
-        behind: 0,
-        displaced: 0,
-        unreserved: 0,
-    };
+/// A plan with what it leaves unmet.
+struct Judged {
+    plan: Plan,
+    unmet: Unmet,
 }
 
 impl<'a> Claims<'a> {
@@ -115,64 +96,91 @@ impl<'a> Claims<'a> {
         let shares = Shares::new(problem, &levels);
         let models = 0..problem.models.len();
         let reachable: Vec<bool> = models.map(|model| shares.is_reachable(model)).collect();
-        let fair = with_rates(problem, &shares.fair);
-        let entitled = with_rates(problem, &shares.entitled);
-        let current = valid_current(problem);
-        let mut is_served = vec![false; problem.models.len()];
-        for replica in &current {
-            is_served[replica.model.0] = true;
-        }
         let needs = problem.models.iter().map(|model| rate(needed(model)));
-        let needed = with_rates(problem, &needs.collect::<Vec<_>>());
-        let goodputs = |problem: &Problem| -> Vec<f64> {
-            let forecasts = goodput::estimate(problem, &current);
-            forecasts
-                .iter()
-                .map(|forecast| forecast.goodput.get())
-                .collect()
+        let demands = Demands {
+            fair: with_rates(problem, &shares.fair),
+            needed: with_rates(problem, &needs.collect::<Vec<_>>()),
+            entitled: with_rates(problem, &shares.entitled),
+            levels: levels.clone(),
         };
-        let (kept, carried) = (goodputs(&fair), goodputs(problem));
-        let kept_of_needed = goodputs(&needed);
-        let models = problem.models.iter().zip(&is_served).zip(kept);
-        let kept = models
-            .map(|((model, served), kept)| (*served && model.need.is_some()).then_some(kept))
-            .collect();
-        Some(Self {
+        let current = valid_current(problem);
+        let now = demands.goodputs(&current);
+        let carried = goodput::estimate(problem, &current);
+        let kept = |(index, model): (ModelIndex, &DemandedModel)| {
+            let is_served = now.replicas[index.0] > 0;
+            (is_served && model.need.is_some()).then_some(now.fair[index.0])
+        };
+        let mut claims = Self {
             homes: homes(problem, &levels),
+            kept: problem.models().map(kept).collect(),
+            carried: { carried.iter() }
+                .map(|model| model.goodput.get())
+                .collect(),
             problem,
             levels,
             reachable,
-            fair,
-            needed,
-            kept_of_needed,
-            entitled,
+            demands,
+            staying: current.clone(),
             current,
-            kept,
-            carried,
-        })
+            admits_newcomers: true,
+            now,
+        };
+        claims.staying = claims.with_newcomers();
+        claims.admits_newcomers = claims.staying.len() > claims.current.len();
+        Some(claims)
     }
 
-    /// Has a policy make a plan that keeps the claims, as far as one is found.
+    /// Has a policy make a plan that keeps the claims, as far as one is found. A plan that deprives a model gives way to the current replicas.
     pub(crate) fn place<E>(
         &self,
         mut place: impl FnMut(&Problem) -> Result<Plan, E>,
     ) -> Result<Plan, E> {
         let order = PriorityOrder::new(&self.levels);
         let mut place = |problem: &Problem| order.place(problem, &mut place);
-        let mut best = place(self.problem)?;
-        let mut least = self.harm(self.problem, &best.replicas);
+        let plan = place(self.problem)?;
+        let mut best = Judged {
+            unmet: self.unmet(self.problem, &plan.replicas),
+            plan,
+        };
+        if !self.is_kept(&best.unmet) {
+            best = self.with_smaller_rates(best, &mut place);
+        }
+        if !self.is_kept(&best.unmet) {
+            best = self.with_models_that_give_way(best, &mut place);
+        }
+        if best.unmet.is_slight() {
+            return Ok(best.plan);
+        }
+        match self.stay(best.plan.policy) {
+            Some(staying) if self.unmet(&self.demands.entitled, &staying.replicas) < best.unmet => {
+                Ok(staying)
+            }
+            _ => Ok(best.plan),
+        }
+    }
+
+    /// Returns true if all claims are met.
+    fn is_kept(&self, unmet: &Unmet) -> bool {
+        unmet.is_kept(self.level_count())
+    }
+
+    /// Has a policy plan with smaller rates: at first of the models whose rates are above what they have now, then of all.
+    fn with_smaller_rates<E>(
+        &self,
+        mut best: Judged,
+        place: &mut impl FnMut(&Problem) -> Result<Plan, E>,
+    ) -> Judged {
         let growing = |model: usize| self.kept[model].is_none() || self.grows(model);
         let all = |_: usize| true;
         let cuts: [&dyn Fn(usize) -> bool; 2] = [&growing, &all];
-        let levels = self.level_count();
         let rates = self.problem.models.iter().map(|model| model.rate);
         let mut tried: Vec<Vec<RequestsPerSecond>> = vec![rates.collect()];
         for (cut, part) in cuts
             .into_iter()
             .flat_map(|cut| PARTS.map(|part| (cut, part)))
         {
-            if is_kept(&least) {
-                return Ok(best);
+            if self.is_kept(&best.unmet) {
+                break;
             }
             let rates = self.smaller_rates(part, cut);
             if tried.contains(&rates) {
@@ -184,69 +192,74 @@ impl<'a> Claims<'a> {
             let Ok(plan) = place(&problem) else {
                 break;
             };
-            let harm = self.harm(&problem, &plan.replicas);
-            if harm < least {
+            let unmet = self.unmet(&problem, &plan.replicas);
+            if unmet < best.unmet {
                 // What brings nobody more shows that there is no more to be had.
-                if self.brings_more(&plan.replicas, &best.replicas) {
-                    best = self.with_shortfalls(plan, &problem);
+                if unmet.deprived < best.unmet.deprived
+                    || self.brings_more(&plan.replicas, &best.plan.replicas)
+                {
+                    best.plan = self.with_shortfalls(plan, &problem);
                 }
-                least = harm;
+                best.unmet = unmet;
             }
         }
+        best
+    }
+
+    /// Has a policy plan without the models of the lowest priorities: as few of them give way as is enough.
+    fn with_models_that_give_way<E>(
+        &self,
+        mut best: Judged,
+        place: &mut impl FnMut(&Problem) -> Result<Plan, E>,
+    ) -> Judged {
         let mut way = None;
-        'levels: for level in (1..levels).rev() {
+        'levels: for level in (1..self.level_count()).rev() {
             for leaves_out in [false, true] {
-                if is_kept(&least[..level]) {
+                if best.unmet.is_kept(level) {
                     continue;
                 }
                 let giving = self.giving_way(level, usize::MAX);
-                let Some((plan, harm)) = self.place_without(&giving, leaves_out, &mut place) else {
+                let Some(found) = self.place_without(&giving, leaves_out, &mut *place) else {
                     break 'levels;
                 };
-                if harm < least {
-                    (best, least) = (plan, harm);
+                if found.unmet < best.unmet {
+                    best = found;
                     way = Some((level, leaves_out));
                 }
             }
         }
-        if let Some((level, leaves_out)) = way {
-            // As few of them give way as is enough.
-            let enough = least[..level].to_vec();
-            let all = self.levels.iter().filter(|of| **of == level).count();
-            let (mut too_few, mut count) = (0, all);
-            for _ in 0..SEARCH {
-                if count - too_few <= 1 {
-                    break;
-                }
-                let fewer = usize::midpoint(too_few, count);
-                let giving = self.giving_way(level, fewer);
-                let Some((plan, harm)) = self.place_without(&giving, leaves_out, &mut place) else {
-                    break;
-                };
-                if harm[..level] > enough[..] {
-                    too_few = fewer;
-                    continue;
-                }
-                count = fewer;
-                if harm < least {
-                    (best, least) = (plan, harm);
-                }
+        let Some((level, leaves_out)) = way else {
+            return best;
+        };
+        let enough = best.unmet.clone();
+        let all = self.levels.iter().filter(|of| **of == level).count();
+        let (mut too_few, mut count) = (0, all);
+        for _ in 0..SEARCH {
+            if count - too_few <= 1 {
+                break;
+            }
+            let fewer = usize::midpoint(too_few, count);
+            let giving = self.giving_way(level, fewer);
+            let Some(found) = self.place_without(&giving, leaves_out, &mut *place) else {
+                break;
+            };
+            if found.unmet.levels[..level] > enough.levels[..level] {
+                too_few = fewer;
+                continue;
+            }
+            count = fewer;
+            if found.unmet < best.unmet {
+                best = found;
             }
         }
-        let lost: usize = least.iter().map(|harm| harm.lost).sum();
-        if lost < SERIOUS && least.iter().all(|harm| harm.down == 0) {
-            return Ok(best);
-        }
-        match self.stay(best.policy) {
-            Some(staying) if self.harm(&self.entitled, &staying.replicas) < least => Ok(staying),
-            _ => Ok(best),
-        }
+        best
     }
 
     /// Returns true if replicas leave less unmet than others, whatever rates either are planned for: smaller rates that bring nobody more are lost in
     /// vain. What models lack of their fair shares counts from a part on that is above the error of the estimate.
     fn brings_more(&self, replicas: &[PlannedReplica], than: &[PlannedReplica]) -> bool {
-        let [harm, than] = [replicas, than].map(|replicas| self.harm(self.problem, replicas));
+        let [harm, than] =
+            [replicas, than].map(|replicas| self.unmet(self.problem, replicas).levels);
         let same_behind = |(mut harm, than): (Harm, &Harm)| {
             if harm.behind.abs_diff(than.behind) < STEP {
                 harm.behind = than.behind;
@@ -267,68 +280,41 @@ impl<'a> Claims<'a> {
         self.levels.iter().max().map_or(0, |lowest| lowest + 1)
     }
 
-    /// Returns what replicas that are planned for the rates of `planned` leave unmet, from the highest priority to the lowest.
-    fn harm(&self, planned: &Problem, replicas: &[PlannedReplica]) -> Vec<Harm> {
-        let mut rates = planned.models.iter().zip(&self.entitled.models);
+    /// Returns what replicas that are planned for the rates of `planned` leave unmet.
+    fn unmet(&self, planned: &Problem, replicas: &[PlannedReplica]) -> Unmet {
+        let entitled = &self.demands.entitled;
+        let mut rates = planned.models.iter().zip(&entitled.models);
         let some_get_more = rates.any(|(planned, entitled)| planned.rate > entitled.rate);
         let lowest = self.level_count().saturating_sub(1);
-        let mut counts = vec![0; self.kept.len()];
-        for replica in replicas {
-            counts[replica.model.0] += 1;
-        }
-        let forecasts = goodput::estimate(&self.fair, replicas);
+        let then = self.demands.goodputs(replicas);
         let mut harms = vec![Harm::NONE; self.level_count()];
-        for (model, forecast) in forecasts.iter().enumerate() {
-            let level = self.levels[model];
-            let harm = &mut harms[level];
-            let kept = self.kept[model];
-            let (goodput, fair) = (forecast.goodput.get(), self.fair.models[model].rate.get());
-            let lacking = |of: f64| lacking(goodput, of);
+        for (model, level) in self.levels.iter().copied().enumerate() {
             let others_may_give = some_get_more || level < lowest;
-            let may_have = others_may_give && self.reachable[model];
-            if may_have && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
-                harm.behind += lacking(fair);
-            }
-            if counts[model] == 0 {
-                if kept.is_some() || self.homes[model] && fair > IDLE {
-                    harm.down += 1;
-                } else if self.homes[model] {
-                    harm.homeless += 1;
-                }
-            } else if let Some(kept) = kept.filter(|kept| *kept > IDLE)
-                && goodput < kept * (1.0 - TOLERANCE)
-            {
-                harm.lost += lacking(kept);
-            }
+            self.add_harm(&mut harms[level], model, others_may_give, &then);
         }
         if lowest == 0 {
-            return harms;
+            return Unmet::new(harms);
         }
-        // What models of a lower priority need must not come from those of a higher one.
-        let forecasts = goodput::estimate(&self.needed, replicas);
-        for (model, forecast) in forecasts.iter().enumerate() {
-            let fair = self.fair.models[model].rate.get();
-            let kept = self.kept_of_needed[model].min(fair);
-            let goodput = forecast.goodput.get();
+        for (model, level) in self.levels.iter().copied().enumerate() {
+            // What models of a lower priority need must not come from those of a higher one.
+            let fair = self.demands.fair.models[model].rate.get();
+            let kept = self.now.needed[model].min(fair);
+            let goodput = then.needed[model];
             if kept > IDLE && goodput < kept * (1.0 - TOLERANCE) {
-                harms[self.levels[model]].lost += lacking(goodput, kept);
+                harms[level].lost += lacking(goodput, kept);
             }
-        }
-        let is_displaced = |model: &usize| {
-            self.homes[*model] && self.kept[*model].is_some() && counts[*model] == 0
-        };
-        for model in (0..counts.len()).filter(is_displaced) {
-            for harm in &mut harms[..self.levels[model]] {
-                harm.displaced += 1;
+            let is_displaced =
+                self.homes[model] && self.kept[model].is_some() && then.replicas[model] == 0;
+            if is_displaced {
+                for harm in &mut harms[..level] {
+                    harm.displaced += 1;
+                }
             }
-        }
-        let forecasts = goodput::estimate(&self.entitled, replicas);
-        for (model, forecast) in forecasts.iter().enumerate() {
-            let entitled = self.entitled.models[model].rate.get();
-            let has_more = entitled > self.fair.models[model].rate.get() && self.reachable[model];
-            let goodput = forecast.goodput.get();
-            if has_more && goodput < entitled * (1.0 - TOLERANCE) {
-                harms[self.levels[model]].unreserved += lacking(goodput, entitled);
+            let claim = entitled.models[model].rate.get();
+            let has_more = claim > fair && self.reachable[model];
+            let goodput = then.entitled[model];
+            if has_more && goodput < claim * (1.0 - TOLERANCE) {
+                harms[level].unreserved += lacking(goodput, claim);
             }
         }
         for harm in &mut harms[..lowest] {
@@ -336,12 +322,43 @@ impl<'a> Claims<'a> {
                 *part = part.next_multiple_of(STEP);
             }
         }
-        harms
+        Unmet::new(harms)
+    }
+
+    /// Adds what a model lacks, whatever its priority, to the harm of its priority.
+    fn add_harm(&self, harm: &mut Harm, model: usize, others_may_give: bool, then: &Goodputs) {
+        let kept = self.kept[model];
+        let (goodput, fair) = (then.fair[model], self.demands.fair.models[model].rate.get());
+        if self
+            .demands
+            .is_deprived(model, self.admits_newcomers, &self.now, then)
+        {
+            harm.deprived += 1;
+        }
+        let may_have = others_may_give && self.reachable[model];
+        if may_have && fair > IDLE && goodput < fair * (1.0 - TOLERANCE) {
+            harm.behind += lacking(goodput, fair);
+        }
+        if then.replicas[model] == 0 {
+            if kept.is_some() || self.homes[model] && fair > IDLE {
+                harm.down += 1;
+            } else if self.homes[model] {
+                harm.homeless += 1;
+            }
+        } else if let Some(kept) = kept.filter(|kept| *kept > IDLE)
+            && goodput < kept * (1.0 - TOLERANCE)
+        {
+            harm.lost += lacking(goodput, kept);
+        }
     }
 
     /// Returns the rates with which the models that `is_cut` says have this part of what they ask for above their claims.
     fn smaller_rates(&self, part: f64, is_cut: &dyn Fn(usize) -> bool) -> Vec<RequestsPerSecond> {
-        let models = self.problem.models.iter().zip(&self.entitled.models);
+        let models = self
+            .problem
+            .models
+            .iter()
+            .zip(&self.demands.entitled.models);
         let rate = |(index, (model, entitled)): (usize, (&DemandedModel, &DemandedModel))| {
             if model.need.is_none() || !is_cut(index) || entitled.rate >= model.rate {
                 return model.rate;
@@ -370,7 +387,7 @@ impl<'a> Claims<'a> {
         giving: &[bool],
         leaves_out: bool,
         place: impl FnOnce(&Problem) -> Result<Plan, E>,
-    ) -> Option<(Plan, Vec<Harm>)> {
+    ) -> Option<Judged> {
         let problem = self.without(giving, leaves_out);
         let mut plan = place(&problem).ok()?;
         if leaves_out {
@@ -379,8 +396,10 @@ impl<'a> Claims<'a> {
                 forecast.shortfall.take_if(|_| *gives_way);
             }
         }
-        let harm = self.harm(&problem, &plan.replicas);
-        Some((self.with_shortfalls(plan, &problem), harm))
+        Some(Judged {
+            unmet: self.unmet(&problem, &plan.replicas),
+            plan: self.with_shortfalls(plan, &problem),
+        })
     }
 
     /// Returns the problem in which these models get as good as no requests, and the others what they claim. Those models can run nowhere
@@ -388,7 +407,7 @@ impl<'a> Claims<'a> {
     fn without(&self, giving: &[bool], leaves_out: bool) -> Problem {
         let idle = rate(IDLE / 2.0);
         let mut problem = self.problem.clone();
-        let models = problem.models.iter_mut().zip(&self.entitled.models);
+        let models = problem.models.iter_mut().zip(&self.demands.entitled.models);
         for ((model, entitled), gives_way) in models.zip(giving) {
             let least = if *gives_way { idle } else { entitled.rate };
             if model.need.is_some() && least < model.rate {
@@ -436,35 +455,53 @@ impl<'a> Claims<'a> {
         plan
     }
 
-    /// Returns the plan of the current replicas, with a replica for each model without one where memory is left. `None` if there is nothing
-    /// to keep, or replicas have duty cycles, which leave no room for others.
+    /// Returns the plan of the current replicas and of newcomers; `None` if there is nothing to keep.
     fn stay(&self, policy: &'static str) -> Option<Plan> {
-        let has_cycles = self
-            .current
-            .iter()
-            .any(|replica| replica.duty_cycle.is_some());
-        if self.current.is_empty() || has_cycles {
+        if self.current.is_empty() {
             return None;
         }
-        let mut idle = self.problem.clone();
-        for model in &mut idle.models {
-            model.rate = RequestsPerSecond::ZERO;
-        }
-        let mut replicas = self.current.clone();
-        goodput::place_idle_models(&idle, &Candidates::new(&idle), &mut replicas);
+        let mut replicas = self.staying.clone();
         goodput::sort(&mut replicas);
+        let entitled = &self.demands.entitled;
         let plan = Plan {
             policy,
-            models: goodput::estimate(&self.entitled, &replicas),
+            models: goodput::estimate(entitled, &replicas),
             replicas,
         };
-        Some(self.with_shortfalls(plan, &self.entitled))
+        Some(self.with_shortfalls(plan, entitled))
     }
-}
 
-/// Returns true if all claims of some priorities are met.
-fn is_kept(harms: &[Harm]) -> bool {
-    harms.iter().all(|harm| *harm == Harm::NONE)
+    /// Returns the current replicas with one of each model without any where memory is left, those of a higher priority first, if nobody is deprived by it.
+    /// Replicas with duty cycles leave no room for others.
+    fn with_newcomers(&self) -> Vec<PlannedReplica> {
+        let mut replicas = self.current.clone();
+        if { self.current.iter() }.any(|replica| replica.duty_cycle.is_some()) {
+            return replicas;
+        }
+        let candidates = Candidates::new(self.problem);
+        let mut newcomers: Vec<usize> = (0..self.levels.len()).collect();
+        newcomers.retain(|model| self.now.replicas[*model] == 0);
+        newcomers.sort_by_key(|model| self.levels[*model]);
+        for newcomer in newcomers {
+            let mut idle = self.problem.clone();
+            for (index, model) in idle.models.iter_mut().enumerate() {
+                // Only models without requests are placed.
+                model.rate = rate(if index == newcomer { 0.0 } else { 1.0 });
+            }
+            let before = replicas.len();
+            goodput::place_idle_models(&idle, &candidates, &mut replicas);
+            let then = self.demands.goodputs(&replicas);
+            let deprives = |model: usize| {
+                let (now, then) = (&self.now, &then);
+                self.demands
+                    .is_deprived(model, self.admits_newcomers, now, then)
+            };
+            if (0..self.levels.len()).any(deprives) {
+                replicas.truncate(before);
+            }
+        }
+        replicas
+    }
 }
 
 /// Returns the part that a goodput lacks of a claim, in thousandths.

@@ -10,8 +10,8 @@
 //!
 //! Devices that the expected rates leave free get replicas for models that may get more than expected ([`surge`]).
 //!
-//! Large clusters are divided into [`cells`]; [`search_limits`] has the limits of their size and of the search. Cells do not see the current
-//! placement as a whole, so that it is compared with what they find together. With more effort than the default ([`PolicyOptions::effort`]) the
+//! Large clusters are divided into [`cells`]; [`search_limits`] has the limits of their size and of the search. Then the search continues over all cells,
+//! which cannot use each other's free capacity, but for the largest clusters. Cells do not see the current placement as a whole, so that it is compared with what they find together. With more effort than the default ([`PolicyOptions::effort`]) the
 //! policy searches several times, and the best result is the plan: a larger effort includes all searches of a smaller one, and its plan has no
 //! smaller value. If the budget ends in one of them, the plan is the best of those before.
 //!
@@ -272,7 +272,46 @@ fn search_cells(
         }
         all.extend(replicas.iter().map(|replica| cell.to_whole(replica)));
     }
-    Ok((all, estimates))
+    let found = (all, estimates);
+    Ok(search_across_cells(
+        problem, candidates, options, found, budget,
+    ))
+}
+
+/// Continues the search over all cells of a cluster, which cannot use each other's free capacity. Where replicas run, a better placement must be better by more
+/// than the error of the estimate. If the budget ends, the placement is the best so far.
+fn search_across_cells(
+    problem: &Problem,
+    candidates: &Candidates<'_>,
+    options: &PolicyOptions,
+    found: (Vec<PlannedReplica>, Vec<ModelEstimate>),
+    budget: &mut Budget<'_>,
+) -> (Vec<PlannedReplica>, Vec<ModelEstimate>) {
+    let limits = SearchLimits::across_cells(problem.devices.len(), options.effort);
+    if limits.changes() == 0 {
+        return found;
+    }
+    let inputs = EstimateInputs::new(problem);
+    let score = complete_placement::score(&inputs, options.objective);
+    let mut search = Search::new(&inputs, candidates, &score);
+    search.move_to(&PlacementEstimate::from_replicas(&inputs, &found.0));
+    let before = search.value();
+    if search.fill_all(budget).is_err() {
+        return found;
+    }
+    improve(&mut search, limits, budget);
+    let least = if inputs.has_running_replicas() {
+        MIN_IMPROVEMENT
+    } else {
+        0.0
+    };
+    if search.value() <= before + least {
+        return found;
+    }
+    let replicas = planned_replicas(search.current());
+    let estimate = PlacementEstimate::from_replicas(&inputs, &replicas);
+    let estimates = estimate.models().to_vec();
+    (replicas, estimates)
 }
 
 /// Adds to these replicas those that gain, and makes the placement the current one of the search if it is better.

@@ -13,7 +13,8 @@
 //!    fewest that still serve all. The result cannot give up a device of any kind by bisection, but it need not be the cheapest cluster:
 //!    [`SmallestCluster::exhaustive`] is false.
 //!
-//! Devices on which the plan places nothing are removed.
+//! Devices on which the plan places nothing are removed. A policy may serve all on some devices of one kind only in a plan for more of them, of which
+//! it leaves some empty. So each kind is searched alone, too, and no cluster of several kinds costs more than one of a single kind.
 //!
 //! Source: the setting of Usher (section 3.3) and iGniter (algorithm 1), which open devices as they need them. The thesis calls it the
 //! non-fixed cluster (section 5.2.1).
@@ -92,14 +93,24 @@ pub fn smallest_cluster(
         options,
         budget,
         trial_steps: None,
+        failed: BTreeSet::new(),
         on_trial,
     };
-    search.check_models_alone()?;
-    let (found, exhaustive) = match search.enumerate()? {
-        EnumerationResult::Found(found) => (found, true),
-        EnumerationResult::NotFound(last) => return Err(search.unserved(&last)),
-        EnumerationResult::TooMany => (search.bisect()?, false),
-    };
+    let (mut found, exhaustive) = search.cheapest()?;
+    if search.kinds.len() > 1 {
+        let is_only = |kind: usize, counts: &Counts| counts.iter().sum::<usize>() == counts[kind];
+        for kind in 0..search.kinds.len() {
+            // This is the result of its kind alone.
+            if exhaustive && is_only(kind, &found.counts) {
+                continue;
+            }
+            let of_kind = search.cheapest_of_kind(kind)?;
+            let is_cheaper = |other: &Trial| search.rank(other.used()) < search.rank(found.used());
+            if let Some(cheaper) = of_kind.filter(is_cheaper) {
+                found = cheaper;
+            }
+        }
+    }
     Ok(found.into_cluster(exhaustive))
 }
 
@@ -131,6 +142,7 @@ pub(crate) fn smallest_cluster_near(
         options,
         budget,
         trial_steps: Some(trial_steps),
+        failed: BTreeSet::new(),
         on_trial: &mut |_| {},
     };
     search.check_models_alone()?;
@@ -188,6 +200,8 @@ struct Search<'a, 'b> {
     budget: &'a mut Budget<'b>,
     /// The most steps of a trial; none for those of the budget.
     trial_steps: Option<u64>,
+    /// The clusters that do not serve all models of the template.
+    failed: BTreeSet<Counts>,
     on_trial: &'a mut dyn FnMut(&[usize]),
 }
 
@@ -202,13 +216,61 @@ struct Trial {
 enum EnumerationResult {
     /// The first cluster that serves all.
     Found(Trial),
-    /// The last cluster within the limit; none serves all.
-    NotFound(Trial),
+    /// The last cluster that was tried, if not all were tried before; none within the limit serves all.
+    NotFound(Option<Trial>),
     /// There are more clusters than the search tries.
     TooMany,
 }
 
 impl Search<'_, '_> {
+    /// Finds the cheapest cluster. The second value is true if every cheaper one was tried.
+    fn cheapest(&mut self) -> Result<(Trial, bool), SmallestClusterError> {
+        self.check_models_alone()?;
+        match self.enumerate()? {
+            EnumerationResult::Found(found) => Ok((found, true)),
+            EnumerationResult::NotFound(last) => Err(last.map_or_else(
+                || SmallestClusterError::Unserved {
+                    limit: self.limit,
+                    models: Vec::new(),
+                },
+                |last| self.unserved(&last),
+            )),
+            EnumerationResult::TooMany => Ok((self.bisect()?, false)),
+        }
+    }
+
+    /// Finds the cheapest cluster of one kind; `None` if there is none. Those that failed are not tried again.
+    fn cheapest_of_kind(&mut self, kind: usize) -> Result<Option<Trial>, SmallestClusterError> {
+        let count = self.kinds.len();
+        let of_kind = |number: usize| -> Counts {
+            let others = (0..count).map(|other| if other == kind { number } else { 0 });
+            others.collect()
+        };
+        let failed =
+            (1..=self.limit.min(EXHAUSTIVE)).filter(|n| self.failed.contains(&of_kind(*n)));
+        let failed = failed.map(|number| vec![number]).collect();
+        let on_trial = &mut *self.on_trial;
+        let mut alone = Search {
+            policy: self.policy,
+            kinds: vec![self.kinds[kind].clone()],
+            template: self.template,
+            limit: self.limit,
+            options: self.options,
+            budget: &mut *self.budget,
+            trial_steps: self.trial_steps,
+            failed,
+            on_trial: &mut |counts| on_trial(&of_kind(counts[0])),
+        };
+        match alone.cheapest() {
+            Ok((mut found, _)) => {
+                found.counts = of_kind(found.counts[0]);
+                Ok(Some(found))
+            }
+            Err(SmallestClusterError::Unserved { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Checks that there are devices, and that every model reaches its rate alone.
     fn check_models_alone(&mut self) -> Result<(), SmallestClusterError> {
         if self.kinds.is_empty() || self.limit == 0 {
@@ -255,16 +317,21 @@ impl Search<'_, '_> {
             if devices < self.limit {
                 waiting.extend(self.with_one_more(&counts).collect::<Vec<_>>());
             }
+            if self.failed.contains(&counts) {
+                continue;
+            }
             let trial = self.try_cluster(self.template, counts)?;
             if trial.serves_all() {
                 return Ok(EnumerationResult::Found(trial));
             }
+            self.failed.insert(trial.counts.clone());
             last = Some(trial);
         }
-        match last {
-            Some(last) if waiting.is_empty() => Ok(EnumerationResult::NotFound(last)),
-            _ => Ok(EnumerationResult::TooMany),
-        }
+        Ok(if waiting.is_empty() {
+            EnumerationResult::NotFound(last)
+        } else {
+            EnumerationResult::TooMany
+        })
     }
 
     /// Returns the clusters with one more device of the last kind or a later one.
@@ -468,6 +535,20 @@ impl Search<'_, '_> {
 }
 
 impl Trial {
+    /// Returns the number of devices of each kind on which the plan places something.
+    fn used(&self) -> Counts {
+        let used: BTreeSet<DeviceIndex> = { self.plan.replicas.iter() }
+            .map(|replica| replica.device)
+            .collect();
+        let mut first = 0;
+        let of_kind = |count: &usize| {
+            let devices = DeviceIndex(first)..DeviceIndex(first + count);
+            first += count;
+            used.range(devices).count()
+        };
+        self.counts.iter().map(of_kind).collect()
+    }
+
     /// Returns the cluster without the devices on which the plan places nothing.
     fn into_cluster(self, exhaustive: bool) -> SmallestCluster {
         let (problem, plan) = without_unused_devices(self.problem, self.plan);

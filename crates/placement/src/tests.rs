@@ -24,7 +24,7 @@ pub(crate) mod oracle;
 mod own_policy;
 mod pool;
 pub(crate) mod properties;
-mod random_problems;
+pub(crate) mod random_problems;
 mod remedies;
 mod round_robin;
 mod smallest_cluster;

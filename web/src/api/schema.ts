@@ -229,6 +229,14 @@ export interface components {
              * @description The new rate.
              */
             rate_rps: number;
+        } | {
+            /** @enum {string} */
+            change: "priority";
+            /**
+             * Format: int32
+             * @description The new priority.
+             */
+            priority: number;
         };
         /** @description The answer to a change that may be a dry run. */
         ChangeAnswer_ModelView: components["schemas"]["Changed_ModelView"] | components["schemas"]["DryRunAnswer"];

@@ -5,7 +5,8 @@ use std::{cmp::Ordering, fmt::Write as _};
 use packhorse_cluster::{
     ByteCount, Plan, PlannedReplica, Priority, Problem, RequestsPerSecond, Shortfall,
 };
-use proptest::{collection::vec, prelude::*, test_runner::RngSeed};
+
+mod registrations;
 
 use super::{
     Claims, levels,
@@ -430,87 +431,6 @@ fn only_as_many_models_of_a_lower_priority_give_way_as_a_higher_one_needs() {
                 let told = plan.models.iter().filter(|model| model.shortfall.is_some());
                 assert_eq!(told.count(), giving, "{case}");
             }
-        }
-    }
-}
-
-/// The cases are the same each time: of devices that are overloaded many times over, some others are known that break the promise (docs/faults.md, 35).
-fn same_cases() -> ProptestConfig {
-    ProptestConfig {
-        cases: 8,
-        rng_seed: RngSeed::Fixed(35),
-        ..ProptestConfig::default()
-    }
-}
-
-proptest! {
-    #![proptest_config(same_cases())]
-
-    /// Models of different priorities are registered with guesses one after the other, and measured afterwards.
-    #[test]
-    fn no_registration_takes_from_models_of_its_priority_or_a_higher_one(
-        devices in 1_usize..4,
-        models in vec((4.0..40.0_f64, 0.0..40.0_f64, 1.0..400.0_f64, 4_u32..7), 2..7),
-    ) {
-        let mut all: Vec<(f64, f64, f64)> = Vec::new();
-        let mut priorities: Vec<u32> = Vec::new();
-        let mut current = Vec::new();
-        for (ms, need, guess, priority) in models {
-            let number = all.len();
-            all.push((ms, guess, 0.01));
-            priorities.push(priority);
-            let mut problem = problem_with(devices, &all, &current);
-            set_priorities(&mut problem, &priorities);
-            let plan = place("goodput", &problem);
-            let (before, after) = (at_needs(&problem, &current), at_needs(&problem, &plan.replicas));
-            for model in (0..number).filter(|model| priorities[*model] >= priority) {
-                let was_served = count(&current, model) > 0;
-                let case = format!("{model} of {all:?} with {priorities:?}: {before:?} {after:?}");
-                prop_assert!(!was_served || count(&plan.replicas, model) > 0, "{case}");
-                // Each plan may give a reservation of a higher priority more of what it asks for.
-                let mut others = priorities.iter().zip(&all);
-                let is_below_reservation =
-                    others.any(|(other, (_, rate, need))| *other > priorities[model] && rate > need);
-                let keeps = after[model] >= 0.89 * before[model] - 0.02;
-                prop_assert!(keeps || is_below_reservation, "{case}");
-            }
-            all[number] = (ms, need.max(guess), need.max(0.01));
-            problem = problem_with(devices, &all, &plan.replicas);
-            set_priorities(&mut problem, &priorities);
-            current = place("goodput", &problem).replicas;
-        }
-    }
-
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(8))]
-
-    /// Models are registered with guesses one after the other, and measured afterwards.
-    #[test]
-    fn no_registration_takes_what_another_model_is_measured_to_need(
-        devices in 1_usize..4,
-        models in vec((4.0..40.0_f64, 0.0..40.0_f64, 1.0..400.0_f64), 2..7),
-    ) {
-        let mut all: Vec<(f64, f64, f64)> = Vec::new();
-        let mut current = Vec::new();
-        for (ms, need, guess) in models {
-            let number = all.len();
-            all.push((ms, guess, 0.01));
-            let mut problem = problem_with(devices, &all, &current);
-            let plan = place("goodput", &problem);
-            let (before, after) = (at_needs(&problem, &current), at_needs(&problem, &plan.replicas));
-            for model in 0..number {
-                let was_served = count(&current, model) > 0;
-                prop_assert!(!was_served || count(&plan.replicas, model) > 0, "{model} of {all:?}: {plan:?}");
-                prop_assert!(
-                    after[model] >= 0.89 * before[model] - 0.02,
-                    "{model} of {all:?}: {before:?} {after:?}"
-                );
-            }
-            all[number] = (ms, need.max(guess), need.max(0.01));
-            problem = problem_with(devices, &all, &plan.replicas);
-            current = place("goodput", &problem).replicas;
         }
     }
 }

@@ -1,19 +1,21 @@
-//! Changes that would serve a model: one kind of change at a time, as small as doubling and bisection find it.
+//! Changes that would serve a model: one kind of change at a time, as small as a search finds it. The number of devices and the priority are the smallest that suffice.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use packhorse_cluster::{
-    Change, DeviceKind, ModelSpec, Plan, Problem, Profile, Remedy, RequestsPerSecond,
+    Change, DeviceKind, ModelSpec, Plan, Priority, Problem, Profile, Remedy, RequestsPerSecond,
 };
 
 use super::replanner::{Replanner, further_device};
 
 /// The most further devices of a kind that are tried.
-const MAX_DEVICES: u64 = 16;
+const MAX_DEVICES: u32 = 16;
+/// The parts of a change at whose ends smaller ones are tried.
+const PARTS: u64 = 4;
 /// The largest factor that an SLO is multiplied by.
 const MAX_SLO_FACTOR: u64 = 64;
 
-/// Finds remedies, in the order of the kinds of changes: devices, a longer SLO, smaller batches, a lower rate.
+/// Finds remedies, in the order of the kinds of changes: devices, a longer SLO, smaller batches, a lower rate, a higher priority.
 pub(super) fn find_remedies(
     problem: &Problem,
     plan: &Plan,
@@ -30,6 +32,7 @@ pub(super) fn find_remedies(
         found.extend(search.slo());
         found.extend(search.batch_size(plan));
         found.extend(search.rate());
+        found.extend(search.priority());
     }
     found
 }
@@ -64,12 +67,20 @@ impl<'s> RemedySearch<'s, '_, '_> {
         Vec::new()
     }
 
+    /// Finds the fewest devices of a kind: a number that suffices by doubling, and then the first of all smaller ones, since a policy may serve less on
+    /// more devices.
     fn devices_of_kind(&mut self, kind: &DeviceKind) -> Option<Remedy> {
-        let add_devices = |count| Change::AddDevices {
-            kind: kind.clone(),
-            count: u32::try_from(count).expect("a small number"),
+        let mut with_more = |count| {
+            let kind = kind.clone();
+            let change = Change::AddDevices { kind, count };
+            self.replanner.try_change(self.problem, self.model, change)
         };
-        self.least_change(0, 1, MAX_DEVICES, add_devices)
+        let doubled = (0..=MAX_DEVICES.ilog2()).map(|power| 1 << power);
+        let (enough, remedy) = doubled
+            .into_iter()
+            .find_map(|count| Some((count, with_more(count)?)))?;
+        let mut smaller = (1..enough).filter(|count: &u32| !count.is_power_of_two());
+        Some(smaller.find_map(with_more).unwrap_or(remedy))
     }
 
     /// Finds a longer SLO, in units of its third digit.
@@ -114,11 +125,31 @@ impl<'s> RemedySearch<'s, '_, '_> {
         })
     }
 
-    /// Finds the least change that suffices: by doubling the step from the size `too_small`, which does not, and then by bisection down
-    /// to 2 %.
+    /// Finds the lowest of the higher priorities that suffices. Without needs, priorities change no plan.
+    fn priority(&mut self) -> Option<Remedy> {
+        let models = &self.problem.models;
+        if models.iter().all(|model| model.need.is_none()) {
+            return None;
+        }
+        let own = models[self.model].priority;
+        let equal_or_above = |priority: Priority| {
+            let above = Priority::new(u32::from(priority) + 1).ok();
+            [Some(priority), above]
+        };
+        let others = models.iter().map(|model| model.priority);
+        let tried = others.flat_map(equal_or_above).flatten();
+        let higher: BTreeSet<Priority> = tried.filter(|priority| *priority > own).collect();
+        higher.into_iter().find_map(|priority| {
+            let change = Change::Priority { priority };
+            self.replanner.try_change(self.problem, self.model, change)
+        })
+    }
+
+    /// Finds the least change that suffices: by doubling the step from the size `none`, which does not, and then by bisection down to 2 %. A policy may serve
+    /// less after a larger change. So some smaller ones are tried, too, and the bisection goes on from one that suffices.
     fn least_change(
         &mut self,
-        mut too_small: u64,
+        none: u64,
         mut step: u64,
         most: u64,
         change: impl Fn(u64) -> Change,
@@ -127,6 +158,7 @@ impl<'s> RemedySearch<'s, '_, '_> {
             self.replanner
                 .try_change(self.problem, self.model, change(size))
         };
+        let mut too_small = none;
         let (mut enough, mut remedy) = loop {
             if too_small >= most {
                 return None;
@@ -138,14 +170,21 @@ impl<'s> RemedySearch<'s, '_, '_> {
             }
             step = step.saturating_mul(2);
         };
-        while enough - too_small > (enough / 50).max(1) {
-            let middle = too_small.midpoint(enough);
-            match try_size(middle) {
-                Some(smaller) => (enough, remedy) = (middle, smaller),
-                None => too_small = middle,
+        loop {
+            while enough - too_small > (enough / 50).max(1) {
+                let middle = too_small.midpoint(enough);
+                match try_size(middle) {
+                    Some(smaller) => (enough, remedy) = (middle, smaller),
+                    None => too_small = middle,
+                }
             }
+            let parts = (1..PARTS).map(|part| none + (too_small - none) * part / PARTS);
+            let mut sizes = parts.filter(|size| *size > none);
+            let Some((size, smaller)) = sizes.find_map(|size| Some((size, try_size(size)?))) else {
+                return Some(remedy);
+            };
+            (too_small, enough, remedy) = (none, size, smaller);
         }
-        Some(remedy)
     }
 
     /// Returns the profiles of the model on the kinds of the problem's devices.

@@ -54,15 +54,10 @@ impl<'a, 'b> Replanner<'a, 'b> {
     /// Returns the fraction of each model's requests in time with the policy's plan for this problem.
     pub(super) fn served_fractions(&mut self, problem: &Problem) -> Option<Vec<f64>> {
         let plan = self.plan(problem)?;
-        if let Some(fractions) = pooled_fractions(problem, &plan) {
-            return Some(fractions);
-        }
-        let inputs = EstimateInputs::new(problem);
-        let estimate = PlacementEstimate::from_replicas(&inputs, &plan.replicas);
-        Some(served_fractions(&estimate))
+        Some(fractions_of(problem, &plan))
     }
 
-    /// Returns the change as a remedy if the model is served with it.
+    /// Returns the change as a remedy if the model is served with it, by the estimate and by the plan's own forecast.
     pub(super) fn try_change(
         &mut self,
         problem: &Problem,
@@ -70,12 +65,23 @@ impl<'a, 'b> Replanner<'a, 'b> {
         change: Change,
     ) -> Option<Remedy> {
         let changed = changed_problem(problem, model, &change);
-        let served_fraction = self.served_fractions(&changed)?[model];
-        (served_fraction >= SERVED).then_some(Remedy {
+        let plan = self.plan(&changed)?;
+        let served_fraction = fractions_of(&changed, &plan)[model];
+        let forecast = plan.models[model].goodput.get();
+        let is_forecast = forecast >= SERVED * changed.models[model].rate.get();
+        (is_forecast && served_fraction >= SERVED).then_some(Remedy {
             change,
             served_fraction,
         })
     }
+}
+
+/// Returns the fraction of each model's requests in time with a plan.
+fn fractions_of(problem: &Problem, plan: &Plan) -> Vec<f64> {
+    pooled_fractions(problem, plan).unwrap_or_else(|| {
+        let inputs = EstimateInputs::new(problem);
+        served_fractions(&PlacementEstimate::from_replicas(&inputs, &plan.replicas))
+    })
 }
 
 /// Returns the problem with a change for a model. Devices of an unknown kind are not added.
@@ -93,6 +99,7 @@ fn changed_problem(problem: &Problem, model: usize, change: &Change) -> Problem 
         Change::Slo { slo } => demanded.slo = *slo,
         Change::MaxBatchSize { max_batch_size } => demanded.max_batch_size = *max_batch_size,
         Change::Rate { rate } => demanded.rate = *rate,
+        Change::Priority { priority } => demanded.priority = *priority,
     }
     problem
 }

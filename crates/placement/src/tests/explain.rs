@@ -41,6 +41,10 @@ pub(super) fn changed(problem: &Problem, model: usize, change: &Change) -> Probl
             assert!(*rate < demanded.rate);
             demanded.rate = *rate;
         }
+        Change::Priority { priority } => {
+            assert!(*priority > demanded.priority);
+            demanded.priority = *priority;
+        }
     }
     problem
 }
@@ -211,6 +215,43 @@ fn the_remedy_of_batches_too_large_for_the_slo_is_smaller_ones() {
         _ => None,
     });
     assert_eq!(smaller, Some(4), "{bert:?}");
+}
+
+#[test]
+fn a_higher_priority_is_the_remedy_of_a_model_whose_place_an_equal_one_has() {
+    // The device has memory for one replica.
+    let rows = "a,g,4,,20,,400,,,90\nb,g,4,,20,,400,,,90";
+    let demands = [("a", 20.0, 200), ("b", 20.0, 200)];
+    let mut problem = equal_devices(device("g", 450), 1, &demands, profiles(rows));
+    for model in &mut problem.models {
+        model.need = Some(model.rate);
+    }
+    let mut alone = problem.clone();
+    alone.models.truncate(1);
+    problem.current = place("goodput", &alone).replicas;
+    for name in ["goodput", "first-fit"] {
+        let found = explained(name, &problem);
+        assert_eq!(
+            (&found[0].bound, &found[1].bound),
+            (&Bound::Rate, &Bound::Memory)
+        );
+        let priority = found[1]
+            .remedies
+            .iter()
+            .find_map(|remedy| match remedy.change {
+                Change::Priority { priority } => Some(priority),
+                _ => None,
+            });
+        assert_eq!(priority.map(u32::from), Some(6), "{name}: {found:?}");
+        // Without needs, priorities change nothing.
+        let mut declared = problem.clone();
+        for model in &mut declared.models {
+            model.need = None;
+        }
+        let found = explained(name, &declared);
+        let mut remedies = found.iter().flat_map(|of| &of.remedies);
+        assert!(!remedies.any(|of| matches!(of.change, Change::Priority { .. })));
+    }
 }
 
 #[test]

@@ -92,8 +92,8 @@ fn no_plan_for_a_device_more_or_a_weaker_slo_is_worse_than_the_one_that_runs() {
     }
 }
 
-/// Checks that no value falls by more than the error of the estimate.
-fn check(what: &str, falls: &[(u64, f64)]) {
+/// Checks that no value falls by more than this.
+fn check(what: &str, falls: &[(u64, f64)], most: f64) {
     let count = falls.iter().filter(|(_, fall)| *fall > ROUNDING).count();
     let worst = falls.iter().max_by(|a, b| a.1.total_cmp(&b.1));
     let text = format!(
@@ -101,16 +101,15 @@ fn check(what: &str, falls: &[(u64, f64)]) {
         falls.len()
     );
     println!("{text}");
-    assert!(worst.is_none_or(|(_, fall)| *fall <= LARGE), "{text}");
+    assert!(worst.is_none_or(|(_, fall)| *fall <= most), "{text}");
 }
 
-/// Of 300 problems, the plan was worse in 12 with a device more, by 0.0008 at most, and in 17 with a weaker SLO, by 0.0045 at most: less than the error of
-/// the estimate.
-#[test]
-fn a_plan_for_an_empty_cluster_is_seldom_worse_with_a_device_more_or_a_weaker_slo() {
-    let (mut devices, mut slos) = (Vec::new(), Vec::new());
-    for number in numbers(24) {
-        let problem = problem(number, 1..=7);
+/// Plans problems of so many devices for an empty cluster, and those with a device more or with a weaker SLO. Returns by how much the latter plans fall behind those that ignore
+/// the device or the SLO.
+fn falls(usual: u64, sizes: RangeInclusive<usize>) -> [Vec<(u64, f64)>; 2] {
+    let [mut devices, mut slos] = [Vec::new(), Vec::new()];
+    for number in numbers(usual) {
+        let problem = problem(number, sizes.clone());
         let plan = place("goodput", &problem);
         for (falls, changed) in [
             (&mut devices, with_a_device_more(&problem)),
@@ -121,6 +120,22 @@ fn a_plan_for_an_empty_cluster_is_seldom_worse_with_a_device_more_or_a_weaker_sl
             falls.push((number, ignoring - found));
         }
     }
-    check("a device more", &devices);
-    check("a weaker SLO", &slos);
+    [devices, slos]
+}
+
+/// Of 300 problems, the plan was worse in 12 with a device more, by 0.0008 at most, and in 17 with a weaker SLO, by 0.0045 at most: less than the error of
+/// the estimate.
+#[test]
+fn a_plan_for_an_empty_cluster_is_seldom_worse_with_a_device_more_or_a_weaker_slo() {
+    let [devices, slos] = falls(24, 1..=7);
+    check("a device more", &devices, LARGE);
+    check("a weaker SLO", &slos, LARGE);
+}
+
+/// Of 120 problems, the plan was worse in 11 with a device more, by 0.0008 at most, and in 13 with a weaker SLO, by 0.019 at most.
+#[test]
+fn a_plan_for_an_empty_cluster_of_several_cells_is_seldom_worse() {
+    let [devices, slos] = falls(24, 9..=16);
+    check("a device more", &devices, LARGE);
+    check("a weaker SLO", &slos, 2.0 * LARGE);
 }

@@ -15,7 +15,7 @@ use super::*;
 const MEMORY: u64 = 4_000;
 
 /// Returns the value of a strategy that belongs to a number.
-pub(super) fn numbered<T: std::fmt::Debug>(number: u64, any: impl Strategy<Value = T>) -> T {
+pub(crate) fn numbered<T: std::fmt::Debug>(number: u64, any: impl Strategy<Value = T>) -> T {
     let mut seed = [0; 32];
     seed[..8].copy_from_slice(&number.to_le_bytes());
     let random = TestRng::from_seed(RngAlgorithm::ChaCha, &seed);
@@ -31,7 +31,7 @@ pub(super) fn numbered<T: std::fmt::Debug>(number: u64, any: impl Strategy<Value
     clippy::disallowed_methods,
     reason = "for a search with more problems than a test has time for"
 )]
-pub(super) fn numbers(usual: u64) -> Range<u64> {
+pub(crate) fn numbers(usual: u64) -> Range<u64> {
     let number = |variable: &str| -> Option<u64> {
         let text = std::env::var(variable).ok()?;
         Some(text.parse().expect("a number"))

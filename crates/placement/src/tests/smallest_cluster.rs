@@ -193,6 +193,70 @@ fn the_smallest_cluster_is_the_cheapest_if_all_kinds_have_a_cost_and_else_the_on
     }
 }
 
+fn cost_of(found: &SmallestCluster) -> f64 {
+    let devices = found.problem.devices.iter();
+    devices.filter_map(|device| device.cost_per_hour).sum()
+}
+
+/// Checks that the cheapest cluster of all kinds of a template costs no more than that of any one.
+fn costs_no_more_than_one_kind(name: &str, template: &Problem) -> Result<(), TestCaseError> {
+    const LIMIT: usize = 12;
+    let all = smallest(name, template, LIMIT);
+    for device in &template.devices {
+        let mut alone = template.clone();
+        alone.devices = vec![device.clone()];
+        if let Ok(of_kind) = smallest(name, &alone, LIMIT) {
+            let (all, of_kind) = (all.as_ref().map(cost_of), cost_of(&of_kind));
+            prop_assert!(
+                all.as_ref().is_ok_and(|all| *all <= of_kind + 1e-9),
+                "{name}: {all:?} of all kinds, {of_kind} of {}",
+                device.kind
+            );
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn three_kinds_cost_the_vision_models_no_more_than_t4s_alone() {
+    // The kinds of docs/experiments/prices.md.
+    let mut template = setting(1, &VISION, 500.0, 75);
+    for model in &mut template.models {
+        model.payload = ByteCount::new(602_112);
+    }
+    let measured = include_str!("../../../../profiles/v100-thesis.csv");
+    let estimated = include_str!("../../../../scenarios/prices/estimated.csv");
+    template.profiles = ProfileTable::from_csv(measured).unwrap();
+    for (model, kind, profile) in ProfileTable::from_csv(estimated).unwrap().iter() {
+        template
+            .profiles
+            .insert(model.clone(), kind.clone(), profile.clone());
+    }
+    let prices = [
+        ("T4", 0.526),
+        ("V100-SXM2-16GB", 3.06),
+        ("H100-SXM5-80GB", 12.29),
+    ];
+    template.devices = prices
+        .map(|(kind, cost)| {
+            let (memory, multiprocessors) =
+                packhorse_cluster::known_kind(&kind.parse().unwrap()).unwrap();
+            Device {
+                memory,
+                multiprocessors: Some(multiprocessors),
+                cost_per_hour: Some(cost),
+                ..device(kind, 16_384)
+            }
+        })
+        .to_vec();
+    let t4 = Problem {
+        devices: vec![template.devices[0].clone()],
+        ..template.clone()
+    };
+    let [all, of_t4] = [&template, &t4].map(|of| cost_of(&smallest("goodput", of, 16).unwrap()));
+    assert!(all <= of_t4 + 1e-9, "{all} for {of_t4}");
+}
+
 /// Returns the cost of the cheapest cluster of up to `limit` devices, by trying all of them.
 fn exhaustive(name: &str, template: &Problem, limit: usize) -> Option<f64> {
     let mut best: Option<f64> = None;
@@ -239,6 +303,16 @@ proptest! {
             Err(SmallestClusterError::Unserved { .. }) => prop_assert!(best.is_none(), "{best:?}"),
             Err(e) => prop_assert!(false, "{e}"),
         }
+    }
+
+    #[test]
+    fn no_cluster_of_several_kinds_costs_more_than_the_cheapest_of_one(
+        costs in [1_u32..5, 1_u32..5],
+        rates in [0.0_f64..900.0, 0.0_f64..900.0],
+        name in proptest::sample::select(vec!["first-fit", "goodput", "nexus", "usher"]),
+    ) {
+        let template = two_kinds(costs.map(|cost| Some(f64::from(cost))), rates);
+        costs_no_more_than_one_kind(name, &template)?;
     }
 
     #[test]
