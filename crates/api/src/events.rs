@@ -344,12 +344,42 @@ pub struct Finding {
     pub severity: Severity,
     /// The object that something is wrong with; null if it is the cluster.
     pub subject: Option<Subject>,
+    /// The kind of trouble, such as `slo_missed`: the label `problem` of the metric `packhorse_findings`.
+    #[serde(default)]
+    pub problem: String,
+    /// The model on the subject that has the trouble, as NAME:VERSION, where several can have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub model: Option<ModelId>,
+    /// The time since which it is there, in milliseconds since 1970; null if that is not known. A finding that is away for less than a minute is
+    /// the same.
+    #[serde(default)]
+    pub since_ms: Option<u64>,
     /// The trouble, in a sentence for people, with its numbers.
     pub text: String,
-    /// The cause, as text for people. A finding with the same subject and cause is the same finding, even if its text has other numbers.
+    /// The cause, as text for people. A finding with the same problem, subject and model is the same finding, even if its texts have other numbers.
     pub cause: String,
+    /// The numbers that show it.
+    #[serde(default)]
+    pub evidence: Vec<Evidence>,
+    /// The object whose trouble causes this one; null if it is its own cause, as far as known. Its finding comes before this one.
+    #[serde(default)]
+    pub root: Option<Subject>,
+    /// The models whose requests suffer from it, beside the subject itself.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub victims: Vec<ModelId>,
     /// The cure; null if none is known.
     pub cure: Option<Cure>,
+}
+
+/// A number that shows a finding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Evidence {
+    /// The sentence with the number.
+    pub text: String,
+    /// The route of the admin API that has more of it; null if there is none.
+    pub route: Option<String>,
 }
 
 /// The cure of a finding.

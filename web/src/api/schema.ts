@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f695eff9a89bea2579aef8fe5650116b3250e0430f792cd5a6745a60100b859f) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 ddd24676101e489e0e63b47ca5d6b05ed4fff9d38e8c1fcbcdff5b908d629395) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -559,6 +559,13 @@ export interface components {
             /** @description The change in a sentence for people. */
             text: string;
         };
+        /** @description A number that shows a finding. */
+        Evidence: {
+            /** @description The route of the admin API that has more of it; null if there is none. */
+            route?: string | null;
+            /** @description The sentence with the number. */
+            text: string;
+        };
         /** @description The part of one model's requests that a plan serves in time, the bottleneck, and changes that would serve the model. */
         Explanation: {
             /** @description The bottleneck. */
@@ -607,14 +614,29 @@ export interface components {
         };
         /** @description Something that is wrong, with its cause and its cure. */
         Finding: {
-            /** @description The cause, as text for people. A finding with the same subject and cause is the same finding, even if its text has other numbers. */
+            /** @description The cause, as text for people. A finding with the same problem, subject and model is the same finding, even if its texts have other numbers. */
             cause: string;
             cure?: components["schemas"]["Cure"] | null;
+            /** @description The numbers that show it. */
+            evidence?: components["schemas"]["Evidence"][];
+            /** @description The model on the subject that has the trouble, as NAME:VERSION, where several can have it. */
+            model?: string | null;
+            /** @description The kind of trouble, such as `slo_missed`: the label `problem` of the metric `packhorse_findings`. */
+            problem?: string;
+            root?: components["schemas"]["Subject"] | null;
             /** @description The urgency. */
             severity: components["schemas"]["Severity"];
+            /**
+             * Format: int64
+             * @description The time since which it is there, in milliseconds since 1970; null if that is not known. A finding that is away for less than a minute is
+             *     the same.
+             */
+            since_ms?: number | null;
             subject?: components["schemas"]["Subject"] | null;
             /** @description The trouble, in a sentence for people, with its numbers. */
             text: string;
+            /** @description The models whose requests suffer from it, beside the subject itself. */
+            victims?: string[];
         };
         /** @description The forecast of a plan for a model. */
         ForecastView: {

@@ -153,14 +153,22 @@ fn print_finding(finding: &Finding) -> anyhow::Result<()> {
     };
     let subject = finding.subject.as_ref();
     let subject = subject.map_or_else(|| "cluster".to_owned(), ToString::to_string);
+    // What has its cause elsewhere stands under the finding of that.
+    let indent = if finding.root.is_some() { "  " } else { "" };
     output::print_line(format!(
-        "{}  {subject}: {}",
+        "{indent}{}  {subject}: {}",
         paint(&finding.severity.to_string(), colour),
         finding.text
     ))?;
-    output::print_line(format!("  cause: {}", finding.cause))?;
+    if let Some(since) = finding.since_ms {
+        output::print_line(format!("{indent}  since: {}", format_time(since)))?;
+    }
+    output::print_line(format!("{indent}  cause: {}", finding.cause))?;
+    for evidence in &finding.evidence {
+        output::print_line(format!("{indent}  shown by: {}", evidence.text))?;
+    }
     if let Some(cure) = &finding.cure {
-        output::print_line(format!("  cure: {}", cure.text))?;
+        output::print_line(format!("{indent}  cure: {}", cure.text))?;
     }
     Ok(())
 }
