@@ -382,6 +382,33 @@ pub struct Evidence {
     pub route: Option<String>,
 }
 
+/// Findings with one root, from the first of them until the last is over. A gateway forgets its incidents when it ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Incident {
+    /// The number of the incident since the gateway's start, from 1.
+    pub id: u64,
+    /// The object with which the trouble began, as far as known; null if it is the cluster.
+    pub root: Option<Subject>,
+    /// The worst urgency so far.
+    pub severity: Severity,
+    /// The begin of its first finding, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// The time at which its last finding was over, in milliseconds since 1970; null while there is one. If the root has findings again within a
+    /// minute, the incident goes on.
+    pub end_ms: Option<u64>,
+    /// Its findings, in the order in which they came; at most 32.
+    pub findings: Vec<IncidentFinding>,
+}
+
+/// A finding of an incident, as it was last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct IncidentFinding {
+    /// The finding.
+    pub finding: Finding,
+    /// The time at which it was over, in milliseconds since 1970; null while it is there.
+    pub end_ms: Option<u64>,
+}
+
 /// The cure of a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Cure {

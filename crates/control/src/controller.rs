@@ -21,6 +21,7 @@ use crate::{
     exclusions::{Exclusions, StartFailures},
     fencing::EpochFence,
     finding_log::FindingLog,
+    incidents::Incidents,
     inspections::Inspections,
     keys::{Receipt, RequestKey},
     known_measurements::KnownMeasurements,
@@ -92,6 +93,7 @@ pub struct Controller {
     pub(crate) publications: Publications,
     pub(crate) announcements: Announcements,
     pub(crate) finding_log: FindingLog,
+    pub(crate) incidents: Incidents,
     effects: VecDeque<Effect>,
     /// The commands that wait until the present one is stored.
     waiting: VecDeque<(RequestKey, Command)>,
@@ -177,6 +179,7 @@ impl Controller {
             publications: Publications::default(),
             announcements: Announcements::default(),
             finding_log: FindingLog::default(),
+            incidents: Incidents::default(),
             effects: VecDeque::new(),
             waiting: VecDeque::new(),
             pending: BTreeMap::new(),

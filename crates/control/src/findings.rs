@@ -1,6 +1,9 @@
 //! The search for what is wrong in the cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use packhorse_cluster::{DeviceId, ModelId, PoolPlace, ReplicaState, Scheduling, Time, WorkerKind};
 
@@ -14,6 +17,8 @@ use crate::{
 
 /// The part of a model's rate that may be unserved before it is a finding.
 const TOLERATED_SHORTFALL: f64 = 0.02;
+/// The time after the loss of a node within which what a model begins to lack is laid to it.
+const LOSS_SHOWS_WITHIN: Duration = Duration::from_mins(1);
 
 /// Returns all findings, by severity, then subject.
 pub(crate) fn findings(now: Time, state: &State, planning: &Planning) -> Vec<Finding> {
@@ -195,6 +200,26 @@ fn contradiction_texts(
             "a slower device when it was measured, as its inputs have the measured size".to_owned(),
             MEASURE,
         ),
+    }
+}
+
+/// Sets the nodes that were lost as roots of the models that lack capacity since shortly after.
+pub(crate) fn blame_lost_nodes(findings: &mut [Finding]) {
+    let lost = findings.iter().filter(|f| f.problem == Problem::NodeLost);
+    let lost: Vec<(Time, Subject)> = lost.map(|f| (f.since, f.subject.clone())).collect();
+    for finding in findings {
+        let lacks_capacity = matches!(
+            finding.problem,
+            Problem::ModelNotServed | Problem::ModelShort | Problem::FewerReplicas
+        );
+        if !lacks_capacity || finding.root.is_some() {
+            continue;
+        }
+        let before = lost.iter().filter(|(since, _)| {
+            *since <= finding.since && finding.since.saturating_since(*since) <= LOSS_SHOWS_WITHIN
+        });
+        let last = before.max_by_key(|(since, _)| *since);
+        finding.root = last.map(|(_, node)| node.clone());
     }
 }
 

@@ -40,6 +40,7 @@ pub mod fencing;
 mod finding;
 mod finding_log;
 mod findings;
+mod incidents;
 mod inspections;
 mod keys;
 mod known_measurements;
@@ -96,6 +97,7 @@ pub use event::{
 pub use finding::{
     CurePreview, Evidence, EvidenceSource, Finding, Problem, RepositoryProblem, Severity, Subject,
 };
+pub use incidents::{Incident, IncidentFinding};
 pub use keys::{Receipt, RequestKey, SolveKey};
 pub use known_measurements::MeasurementKey;
 pub use learned_times::{BatchTime, LearnedTime};

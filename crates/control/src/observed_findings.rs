@@ -171,10 +171,12 @@ fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
     if excessive {
         return Cause::Overload;
     }
-    if let Some(cause) = not_serving(state, id) {
-        return cause;
-    }
-    if let Some(cause) = neighbour(state, id, level) {
+    let is_lost = matches!(misses.main_cause(), Some((MissCause::Lost, _)));
+    let not_serving = || not_serving(state, id);
+    let found = is_lost.then(not_serving).flatten();
+    // Plans for the load of a neighbour move replicas, which then do not serve for a moment.
+    let found = found.or_else(|| neighbour(state, id, level));
+    if let Some(cause) = found.or_else(not_serving) {
         return cause;
     }
     let forecast = state.plan.forecasts.get(id);
@@ -342,7 +344,7 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
         ),
         Cause::Overload => (
             format!(
-                "{} come, and {} are planned for",
+                "{} come, and {} were planned for",
                 rate(load.offered_rps),
                 rate(load.planned_rps)
             ),
@@ -379,7 +381,7 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
             load,
         } => (
             format!(
-                "model {culprit} on the same device {device}: {} come for it, and {} are planned for",
+                "model {culprit} on the same device {device}: {} come for it, and {} were planned for",
                 rate(load.offered_rps),
                 rate(load.planned_rps)
             ),
@@ -452,7 +454,7 @@ fn missed_evidence(state: &State, id: &ModelId, level: &MissedLevel) -> Vec<Evid
 fn overload_finding(id: &ModelId, load: Load) -> Finding {
     let subject = Subject::Model(id.clone());
     let text = format!(
-        "{} come for model {id}, and {} are planned for",
+        "{} come for model {id}, and {} were planned for",
         rate(load.offered_rps),
         rate(load.planned_rps)
     );

@@ -6,7 +6,7 @@ use crate::{
     controller::Controller,
     device_observer::ObservedReplica,
     event::Sample,
-    findings::findings,
+    findings::{blame_lost_nodes, findings},
     notice::{Drift, Notice},
     plan_reason::PlanReason,
 };
@@ -64,6 +64,8 @@ impl Controller {
         self.state.without_room.clone_from(&sample.without_room);
         let mut findings = findings(now, &self.state, &self.planning);
         self.finding_log.date(now, &mut findings);
+        blame_lost_nodes(&mut findings);
+        self.incidents.update(now, &findings);
         for (change, finding) in self.announcements.findings(findings) {
             self.tell(Notice::Finding(change, finding));
         }

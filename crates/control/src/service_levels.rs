@@ -4,6 +4,7 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    sync::Arc,
     time::Duration,
 };
 
@@ -28,11 +29,17 @@ pub(crate) struct ServiceLevels {
     models: BTreeMap<ModelId, History>,
 }
 
+/// The requests per second of every model that the plan of a time meant to answer in time.
+type Planned = Arc<BTreeMap<ModelId, f64>>;
+
 #[derive(Clone, Debug, Default)]
 struct History {
     counted: Option<(RequestCounts, MissedRequests)>,
     /// The periods in which something happened, the oldest first.
     periods: VecDeque<Period>,
+    /// The begin of the first period with a missed request, and what was planned then, while it misses its objective. Later plans are made for the
+    /// load that came, and take from others what they had.
+    began: Option<(Time, Planned)>,
 }
 
 /// The requests of a model between two samples.
@@ -42,8 +49,7 @@ struct Period {
     end: Time,
     counts: RequestCounts,
     misses: MissedRequests,
-    /// The requests per second that the plan of the time meant to answer in time.
-    planned_rps: f64,
+    planned: Planned,
 }
 
 /// The requests of a model that misses its objective.
@@ -53,7 +59,7 @@ pub(crate) struct MissedLevel {
     pub(crate) ended: u64,
     /// The number of them that were not in time.
     pub(crate) missed: u64,
-    /// The begin of the first period of the last minute with a missed request.
+    /// The begin of the first period with a missed request.
     pub(crate) since: Time,
     /// Its load while it missed.
     pub(crate) load: Load,
@@ -61,6 +67,8 @@ pub(crate) struct MissedLevel {
     pub(crate) misses: MissedRequests,
     /// The ends of the periods with missed requests.
     periods: Vec<Time>,
+    /// The plan when it began.
+    planned: Planned,
 }
 
 /// The requests that came and those that were planned for.
@@ -68,7 +76,7 @@ pub(crate) struct MissedLevel {
 pub(crate) struct Load {
     /// The requests per second that came.
     pub(crate) offered_rps: f64,
-    /// The requests per second that the plan meant to answer in time.
+    /// The requests per second that the plan meant to answer in time when it began.
     pub(crate) planned_rps: f64,
 }
 
@@ -95,27 +103,25 @@ impl ServiceLevels {
     ) {
         let begin = std::mem::replace(&mut self.sampled, now);
         self.models.retain(|model, _| counts.contains_key(model));
+        let planned = forecasts.iter();
+        let planned = planned.map(|(id, f)| (id.clone(), f.goodput.get().min(f.rate.get())));
+        let planned: Planned = Arc::new(planned.collect());
         for (model, counts) in counts {
             let history = self.models.entry(model.clone()).or_default();
             let misses = misses.get(model).cloned().unwrap_or_default();
             let before = history.counted.replace((*counts, misses.clone()));
             history.forget(now);
             // The first reading may be of more than the period.
-            let Some((counts_before, misses_before)) = before.filter(|_| begin < now) else {
-                continue;
-            };
-            let counts = counts.since(counts_before);
-            if counts == RequestCounts::default() {
-                continue;
+            if let Some((counts_before, misses_before)) = before.filter(|_| begin < now) {
+                history.add(Period {
+                    begin,
+                    end: now,
+                    counts: counts.since(counts_before),
+                    misses: misses.since(&misses_before),
+                    planned: Arc::clone(&planned),
+                });
             }
-            let planned = forecasts.get(model);
-            history.periods.push_back(Period {
-                begin,
-                end: now,
-                counts,
-                misses: misses.since(&misses_before),
-                planned_rps: planned.map_or(0.0, |f| f.goodput.get().min(f.rate.get())),
-            });
+            history.note_begin();
         }
     }
 
@@ -123,7 +129,7 @@ impl ServiceLevels {
     pub(crate) fn missing(&self) -> BTreeMap<&ModelId, MissedLevel> {
         let levels = self.models.iter();
         levels
-            .filter_map(|(model, history)| Some((model, history.missed_level()?)))
+            .filter_map(|(model, history)| Some((model, history.missed_level(model)?)))
             .collect()
     }
 
@@ -131,7 +137,8 @@ impl ServiceLevels {
     pub(crate) fn load_during(&self, model: &ModelId, other: &MissedLevel) -> Load {
         let periods = self.models.get(model).map(|history| &history.periods);
         let periods = periods.into_iter().flatten();
-        load(periods.filter(|period| other.periods.contains(&period.end)))
+        let periods = periods.filter(|period| other.periods.contains(&period.end));
+        load(periods, model, &other.planned)
     }
 }
 
@@ -141,7 +148,31 @@ impl History {
         while self.periods.pop_front_if(is_old).is_some() {}
     }
 
-    fn missed_level(&self) -> Option<MissedLevel> {
+    /// Adds a period, unless nothing happened in it.
+    fn add(&mut self, period: Period) {
+        if period.counts != RequestCounts::default() {
+            self.periods.push_back(period);
+        }
+    }
+
+    /// Notes when it began to miss its objective, or that it no longer does.
+    fn note_begin(&mut self) {
+        let begin = self.missed_requests().and_then(|_| {
+            let first = self.missing().next()?;
+            Some((first.begin, Arc::clone(&first.planned)))
+        });
+        self.began = begin.map(|begin| self.began.take().unwrap_or(begin));
+    }
+
+    /// Returns the periods with missed requests.
+    fn missing(&self) -> impl Iterator<Item = &Period> {
+        self.periods
+            .iter()
+            .filter(|period| period.counts.missed > 0)
+    }
+
+    /// Returns the number of requests that ended, and of those that were missed, if the model misses its objective.
+    fn missed_requests(&self) -> Option<(u64, u64)> {
         let (mut within, mut missed) = (0, 0);
         for period in &self.periods {
             within += period.counts.within_slo;
@@ -152,37 +183,41 @@ impl History {
         if ended < MIN_ENDED || missed < MIN_MISSED || part >= OBJECTIVE {
             return None;
         }
-        let missing = || self.periods.iter().filter(|p| p.counts.missed > 0);
+        Some((ended, missed))
+    }
+
+    fn missed_level(&self, model: &ModelId) -> Option<MissedLevel> {
+        let (ended, missed) = self.missed_requests()?;
+        let (since, planned) = self.began.clone()?;
         let mut misses = MissedRequests::default();
-        for period in missing() {
+        for period in self.missing() {
             misses.merge(&period.misses);
         }
         Some(MissedLevel {
             ended,
             missed,
-            since: missing().next()?.begin,
-            load: load(missing()),
+            since,
+            load: load(self.missing(), model, &planned),
             misses,
-            periods: missing().map(|period| period.end).collect(),
+            periods: self.missing().map(|period| period.end).collect(),
+            planned,
         })
     }
 }
 
-/// Returns the load over some periods.
-fn load<'a>(periods: impl Iterator<Item = &'a Period>) -> Load {
-    let (mut seconds, mut offered, mut planned) = (0.0, 0.0, 0.0);
+/// Returns the load of a model over some periods of its, beside what was planned for it.
+fn load<'a>(periods: impl Iterator<Item = &'a Period>, model: &ModelId, planned: &Planned) -> Load {
+    let (mut seconds, mut offered) = (0.0, 0.0);
     for period in periods {
-        let length = period.end.saturating_since(period.begin).as_secs_f64();
-        seconds += length;
+        seconds += period.end.saturating_since(period.begin).as_secs_f64();
         offered += period.counts.arrived as f64;
-        planned += period.planned_rps * length;
     }
     if seconds <= 0.0 {
         return Load::default();
     }
     Load {
         offered_rps: offered / seconds,
-        planned_rps: planned / seconds,
+        planned_rps: planned.get(model).copied().unwrap_or_default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use packhorse_api::{PlanPreviewRequest, PreviewDevices, PreviewModel, events};
 use packhorse_cluster::Time;
-use packhorse_control::{CurePreview, EvidenceSource, Finding, Severity, Subject};
+use packhorse_control::{CurePreview, EvidenceSource, Finding, Incident, Severity, Subject};
 
 use crate::clock::Clock;
 
@@ -40,8 +40,32 @@ fn finding_view(finding: &Finding, clock: Clock) -> events::Finding {
     }
 }
 
+/// Returns the incidents in the form of the API.
+pub(super) fn incident_views<'a>(
+    incidents: impl Iterator<Item = &'a Incident>,
+    clock: Clock,
+) -> Vec<events::Incident> {
+    let unix_ms = |time| clock.unix_ms(time);
+    let view = |incident: &Incident| events::Incident {
+        id: incident.id,
+        root: subject_view(&incident.root),
+        severity: severity_view(incident.severity),
+        since_ms: unix_ms(incident.since),
+        end_ms: incident.end.map(unix_ms),
+        findings: incident
+            .findings
+            .iter()
+            .map(|one| events::IncidentFinding {
+                finding: finding_view(&one.finding, clock),
+                end_ms: one.end.map(unix_ms),
+            })
+            .collect(),
+    };
+    incidents.map(view).collect()
+}
+
 /// Returns the severity in the form of the API.
-pub(super) fn severity_view(severity: Severity) -> events::Severity {
+fn severity_view(severity: Severity) -> events::Severity {
     match severity {
         Severity::Critical => events::Severity::Critical,
         Severity::Warning => events::Severity::Warning,
@@ -50,7 +74,7 @@ pub(super) fn severity_view(severity: Severity) -> events::Severity {
 }
 
 /// Returns the subject in the form of the API; `None` for the cluster.
-pub(super) fn subject_view(subject: &Subject) -> Option<events::Subject> {
+fn subject_view(subject: &Subject) -> Option<events::Subject> {
     match subject {
         Subject::Model(id) => Some(events::Subject::Model(id.clone())),
         Subject::Node(name) => Some(events::Subject::Node(name.clone())),

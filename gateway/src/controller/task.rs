@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    finding_views::finding_views,
+    finding_views::{finding_views, incident_views},
     outcome::Outcome,
     replica_state::RestartCounts,
     settings::ControllerConfig,
@@ -270,9 +270,11 @@ impl Task {
             Outcome::Solved(key, result) => self.handle(now, Event::Solved(key, result)),
             Outcome::Sampled(sample) => {
                 self.handle(now, Event::Sampled(sample));
-                let clock = self.clock;
+                let (controller, clock) = (&self.controller, self.clock);
+                let incidents = incident_views(controller.incidents(), clock);
+                self.findings.set_incidents(incidents);
                 self.findings
-                    .set(finding_views(self.controller.findings(), clock));
+                    .set(finding_views(controller.findings(), clock));
                 self.tell_predictions();
                 self.tell_cluster(now);
                 self.size(now);

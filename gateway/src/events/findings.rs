@@ -1,4 +1,4 @@
-//! The present findings of the cluster.
+//! The present findings of the cluster, and the incidents that they belong to.
 
 use std::{
     cmp::Reverse,
@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use packhorse_api::events::{EventState, Finding, Severity, Subject};
+use packhorse_api::events::{EventState, Finding, Incident, Severity, Subject};
 use tokio::sync::watch;
 
 use super::{log::EventLog, new_event::NewEvent};
@@ -16,6 +16,7 @@ use super::{log::EventLog, new_event::NewEvent};
 pub struct Findings {
     events: EventLog,
     current: Arc<watch::Sender<Arc<[Finding]>>>,
+    incidents: Arc<watch::Sender<Arc<[Incident]>>>,
 }
 
 impl Findings {
@@ -24,6 +25,7 @@ impl Findings {
         Self {
             events,
             current: Arc::new(watch::Sender::new(Arc::from([]))),
+            incidents: Arc::new(watch::Sender::new(Arc::from([]))),
         }
     }
 
@@ -41,6 +43,16 @@ impl Findings {
             let event = NewEvent::finding(finding.clone(), EventState::Cleared);
             self.events.append(event);
         }
+    }
+
+    /// Replaces the incidents, the newest of which come first.
+    pub fn set_incidents(&self, incidents: Vec<Incident>) {
+        self.incidents.send_replace(incidents.into());
+    }
+
+    /// Returns the incidents, the newest first.
+    pub fn incidents(&self) -> Arc<[Incident]> {
+        self.incidents.borrow().clone()
     }
 
     /// Returns the findings, the most severe groups first.

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 ddd24676101e489e0e63b47ca5d6b05ed4fff9d38e8c1fcbcdff5b908d629395) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 8929c07d72c4c9b76e804a17a0eac65b31b16c6ea9a2f1b6ca49fbcb556d5723) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -783,6 +783,40 @@ export interface components {
              * @default null
              */
             utilization_pct: number | null;
+        };
+        /** @description Findings with one root, from the first of them until the last is over. A gateway forgets its incidents when it ends. */
+        Incident: {
+            /**
+             * Format: int64
+             * @description The time at which its last finding was over, in milliseconds since 1970; null while there is one. If the root has findings again within a
+             *     minute, the incident goes on.
+             */
+            end_ms?: number | null;
+            /** @description Its findings, in the order in which they came; at most 32. */
+            findings: components["schemas"]["IncidentFinding"][];
+            /**
+             * Format: int64
+             * @description The number of the incident since the gateway's start, from 1.
+             */
+            id: number;
+            root?: components["schemas"]["Subject"] | null;
+            /** @description The worst urgency so far. */
+            severity: components["schemas"]["Severity"];
+            /**
+             * Format: int64
+             * @description The begin of its first finding, in milliseconds since 1970.
+             */
+            since_ms: number;
+        };
+        /** @description A finding of an incident, as it was last. */
+        IncidentFinding: {
+            /**
+             * Format: int64
+             * @description The time at which it was over, in milliseconds since 1970; null while it is there.
+             */
+            end_ms?: number | null;
+            /** @description The finding. */
+            finding: components["schemas"]["Finding"];
         };
         /** @description The number of requests and their time, by outcome and stage. */
         InferenceStatistics: {
