@@ -218,8 +218,8 @@ pub(crate) fn blame_lost_nodes(findings: &mut [Finding]) {
         let before = lost.iter().filter(|(since, _)| {
             *since <= finding.since && finding.since.saturating_since(*since) <= LOSS_SHOWS_WITHIN
         });
-        let last = before.max_by_key(|(since, _)| *since);
-        finding.root = last.map(|(_, node)| node.clone());
+        let newest = before.max_by_key(|(since, _)| *since);
+        finding.root = newest.map(|(_, node)| node.clone());
     }
 }
 

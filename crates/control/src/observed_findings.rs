@@ -106,7 +106,7 @@ pub(crate) fn observed_findings(state: &State, all: &mut Vec<Finding>) {
         if suffer.is_empty() && slow.models.iter().all(|model| model.siblings == 0) {
             continue;
         }
-        let finding = slow_finding(slow, state.service_levels.missing());
+        let finding = slow_finding(slow, &state.service_levels.missing());
         all.push(with_victims(finding, suffer));
     }
     for finding in all.iter_mut() {
@@ -466,7 +466,7 @@ fn overload_finding(id: &ModelId, load: Load) -> Finding {
 }
 
 /// Returns the finding of a slow device.
-fn slow_finding(slow: &SlowDevice, missing: BTreeMap<&ModelId, MissedLevel>) -> Finding {
+fn slow_finding(slow: &SlowDevice, missing: &BTreeMap<&ModelId, MissedLevel>) -> Finding {
     let device = &slow.device;
     let siblings = slow.models.iter().map(|model| model.siblings).max();
     let siblings = siblings.unwrap_or_default();
@@ -632,7 +632,7 @@ mod tests {
             (f64::NAN, "0.0 requests/s"),
             (-1.0, "0.0 requests/s"),
             (0.01, "less than 0.1 requests/s"),
-            (3.141_592, "3.1 requests/s"),
+            (3.123_456, "3.1 requests/s"),
             (399.6, "400 requests/s"),
         ] {
             assert_eq!(rate(rps), text);

@@ -67,7 +67,7 @@ impl Controller {
         blame_lost_nodes(&mut findings);
         self.incidents.update(now, &findings);
         for (change, finding) in self.announcements.findings(findings) {
-            self.tell(Notice::Finding(change, finding));
+            self.tell(Notice::Finding(change, Box::new(finding)));
         }
     }
 

@@ -189,16 +189,16 @@ impl History {
     fn missed_level(&self, model: &ModelId) -> Option<MissedLevel> {
         let (ended, missed) = self.missed_requests()?;
         let (since, planned) = self.began.clone()?;
-        let mut misses = MissedRequests::default();
+        let mut sum = MissedRequests::default();
         for period in self.missing() {
-            misses.merge(&period.misses);
+            sum.merge(&period.misses);
         }
         Some(MissedLevel {
             ended,
             missed,
             since,
             load: load(self.missing(), model, &planned),
-            misses,
+            misses: sum,
             periods: self.missing().map(|period| period.end).collect(),
             planned,
         })

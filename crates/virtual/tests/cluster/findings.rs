@@ -146,7 +146,7 @@ fn the_model_whose_load_costs_others_comes_first_and_names_its_victims() {
     assert_eq!(victim.root, Some(of_model("a:1")), "{victim:?}");
     assert_eq!(victim.severity, Severity::Warning);
     let culprit = finding(&cluster, Problem::Overloaded, &of_model("a:1")).unwrap();
-    assert_eq!(culprit.victims, [b.clone()]);
+    assert_eq!(culprit.victims, std::slice::from_ref(&b));
     assert!(culprit.severity <= victim.severity);
     assert!(is_rounded(&culprit) && is_rounded(&victim));
     // Once it misses as well, its own finding names them.
