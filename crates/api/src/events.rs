@@ -344,12 +344,69 @@ pub struct Finding {
     pub severity: Severity,
     /// The object that something is wrong with; null if it is the cluster.
     pub subject: Option<Subject>,
+    /// The kind of trouble, such as `slo_missed`: the label `problem` of the metric `packhorse_findings`.
+    #[serde(default)]
+    pub problem: String,
+    /// The model on the subject that has the trouble, as NAME:VERSION, where several can have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub model: Option<ModelId>,
+    /// The time since which it is there, in milliseconds since 1970; null if that is not known. A finding that is away for less than a minute is
+    /// the same.
+    #[serde(default)]
+    pub since_ms: Option<u64>,
     /// The trouble, in a sentence for people, with its numbers.
     pub text: String,
-    /// The cause, as text for people. A finding with the same subject and cause is the same finding, even if its text has other numbers.
+    /// The cause, as text for people. A finding with the same problem, subject and model is the same finding, even if its texts have other numbers.
     pub cause: String,
+    /// The numbers that show it.
+    #[serde(default)]
+    pub evidence: Vec<Evidence>,
+    /// The object whose trouble causes this one; null if it is its own cause, as far as known. Its finding comes before this one.
+    #[serde(default)]
+    pub root: Option<Subject>,
+    /// The models whose requests suffer from it, beside the subject itself.
+    #[serde(default)]
+    #[schema(value_type = Vec<String>)]
+    pub victims: Vec<ModelId>,
     /// The cure; null if none is known.
     pub cure: Option<Cure>,
+}
+
+/// A number that shows a finding.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Evidence {
+    /// The sentence with the number.
+    pub text: String,
+    /// The route of the admin API that has more of it; null if there is none.
+    pub route: Option<String>,
+}
+
+/// Findings with one root, from the first of them until the last is over. A gateway forgets its incidents when it ends.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Incident {
+    /// The number of the incident since the gateway's start, from 1.
+    pub id: u64,
+    /// The object with which the trouble began, as far as known; null if it is the cluster.
+    pub root: Option<Subject>,
+    /// The worst urgency so far.
+    pub severity: Severity,
+    /// The begin of its first finding, in milliseconds since 1970.
+    pub since_ms: u64,
+    /// The time at which its last finding was over, in milliseconds since 1970; null while there is one. If the root has findings again within a
+    /// minute, the incident goes on.
+    pub end_ms: Option<u64>,
+    /// Its findings, in the order in which they came; at most 32.
+    pub findings: Vec<IncidentFinding>,
+}
+
+/// A finding of an incident, as it was last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct IncidentFinding {
+    /// The finding.
+    pub finding: Finding,
+    /// The time at which it was over, in milliseconds since 1970; null while it is there.
+    pub end_ms: Option<u64>,
 }
 
 /// The cure of a finding.

@@ -4,8 +4,9 @@ use std::{collections::VecDeque, time::Duration};
 
 use packhorse_api::{
     GoodputView,
-    events::{EventKind, EventView, Finding, GOODPUT_EVENT, SNAPSHOT_EVENT, Snapshot},
+    events::{EventKind, EventView, Finding, GOODPUT_EVENT, Incident, SNAPSHOT_EVENT, Snapshot},
 };
+use packhorse_cluster::ModelName;
 use reqwest::{Method, Response, StatusCode, header::ACCEPT};
 use tokio::time::{sleep, timeout};
 
@@ -91,6 +92,13 @@ impl AdminClient {
     /// Returns what is wrong in the cluster, the most severe first.
     pub async fn findings(&self) -> Result<Vec<Finding>, CallError> {
         let request = self.caller.request(Method::GET, ["v1", "findings"]);
+        self.caller.fetch(request).await
+    }
+
+    /// Returns the incidents since the gateway's start, the newest first; those of a model only, if one is given.
+    pub async fn incidents(&self, model: Option<&ModelName>) -> Result<Vec<Incident>, CallError> {
+        let request = self.caller.request(Method::GET, ["v1", "incidents"]);
+        let request = request.query(&model.map(|model| [("model", model)]));
         self.caller.fetch(request).await
     }
 }

@@ -256,6 +256,7 @@ fn sample(models: usize, samples: u64) -> Event {
         for_family: 0,
     };
     Event::Sampled(Sample {
+        misses: BTreeMap::new(),
         shapes: BTreeMap::new(),
         models: (0..models).map(|number| (model(number), counts)).collect(),
         work: BTreeMap::new(),

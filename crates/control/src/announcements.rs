@@ -158,10 +158,8 @@ impl Announcements {
 
     /// Replaces the findings. Returns those that appeared or are over.
     pub(crate) fn findings(&mut self, now: Vec<Finding>) -> Vec<(FindingNotice, Finding)> {
-        let is_in = |finding: &Finding, all: &[Finding]| {
-            let mut all = all.iter();
-            all.any(|f| f.subject == finding.subject && f.problem == finding.problem)
-        };
+        let is_in =
+            |finding: &Finding, all: &[Finding]| all.iter().any(|f| f.key() == finding.key());
         let before = std::mem::replace(&mut self.findings, now);
         let raised = self
             .findings

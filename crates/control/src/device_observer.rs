@@ -12,9 +12,13 @@ use packhorse_cluster::{
     ComputeShare, DeviceId, DeviceKind, DeviceObservation, ModelId, ProfileTable, ReplicaId,
     ReplicaObservation, Time,
 };
-use packhorse_contention::SlowdownModel;
+use packhorse_contention::{Slowdown, SlowdownModel};
 
-use crate::{event::ComputedWork, plan_reason::PlanReason};
+use crate::{
+    device_speeds::{DeviceSpeeds, NEIGHBOUR_BUSY},
+    event::ComputedWork,
+    plan_reason::PlanReason,
+};
 
 /// The largest number of observations that are kept, each of a device over a period. A policy reads all of them within its time
 /// limit.
@@ -46,6 +50,17 @@ pub(crate) struct DeviceObserver {
     drift: BTreeMap<ModelId, DriftState>,
     /// The models whose profiles on kinds of device have changed within the current period.
     changed: BTreeSet<(ModelId, DeviceKind)>,
+    /// The batches of the last seconds by device.
+    pub(crate) speeds: DeviceSpeeds,
+}
+
+/// The batches of a device's replicas in one period.
+struct DevicePeriod<'a> {
+    observation: DeviceObservation,
+    /// The replicas in the order of the observation, with their work.
+    work: Vec<(&'a ObservedReplica, ComputedWork)>,
+    /// The slowdowns that the current plan assumes, in this order.
+    expected: Vec<Slowdown>,
 }
 
 /// A replica that is observed.
@@ -82,6 +97,7 @@ impl DeviceObserver {
             assumed: SlowdownModel::default(),
             drift: BTreeMap::new(),
             changed: BTreeSet::new(),
+            speeds: DeviceSpeeds::default(),
         }
     }
 
@@ -150,7 +166,7 @@ impl DeviceObserver {
             let replicas = replicas.iter().filter(is_of_changed);
             replicas.map(|replica| &replica.device).collect()
         };
-        let mut devices: BTreeMap<&DeviceId, DeviceObservation> = BTreeMap::new();
+        let mut devices: BTreeMap<&DeviceId, DevicePeriod<'_>> = BTreeMap::new();
         for replica in replicas {
             if of_changed.contains(&replica.device) {
                 continue;
@@ -160,21 +176,24 @@ impl DeviceObserver {
             let work = now.since(before);
             if work.batches > 0 {
                 let device = devices.entry(&replica.device);
-                let device = device.or_insert_with(|| DeviceObservation {
-                    kind: replica.kind.clone(),
-                    replicas: Vec::new(),
-                });
-                device.replicas.push(replica.observation(work, period));
+                let device = device.or_insert_with(|| DevicePeriod::new(&replica.kind));
+                let observed = replica.observation(work, period);
+                device.observation.replicas.push(observed);
+                device.work.push((replica, work));
             }
         }
         (self.period_start, self.counted) = (now, work.clone());
-        let devices: Vec<DeviceObservation> = devices.into_values().collect();
+        let mut devices: Vec<DevicePeriod<'_>> = devices.into_values().collect();
+        for device in &mut devices {
+            device.expected = self.assumed.predict_observed(&device.observation, profiles);
+            device.add_to(&mut self.speeds, now);
+        }
         let has_replica = |model: &ModelId| replicas.iter().any(|replica| replica.model == *model);
         self.drift.retain(|model, _| has_replica(model));
-        let reasons = self.detect_drift(&devices, profiles);
+        let reasons = self.detect_drift(&devices);
         for device in devices {
-            self.learned.observe(&device, profiles);
-            self.history.push_back((now, device));
+            self.learned.observe(&device.observation, profiles);
+            self.history.push_back((now, device.observation));
         }
         let surplus = self.history.len().saturating_sub(MAX_HISTORY);
         self.history.drain(..surplus);
@@ -183,15 +202,11 @@ impl DeviceObserver {
 
     /// Compares the observed batch times of each model with the assumed ones. Returns a reason for a new plan per model that has
     /// drifted for long enough.
-    fn detect_drift(
-        &mut self,
-        devices: &[DeviceObservation],
-        profiles: &ProfileTable,
-    ) -> Vec<PlanReason> {
+    fn detect_drift(&mut self, devices: &[DevicePeriod<'_>]) -> Vec<PlanReason> {
         let mut comparisons: BTreeMap<&ModelId, Comparison> = BTreeMap::new();
         for device in devices {
-            let expected = self.assumed.predict_observed(device, profiles);
-            let compared = device.replicas.iter().zip(expected);
+            let replicas = device.observation.replicas.iter();
+            let compared = replicas.zip(&device.expected);
             // A worker that reports a time of zero cannot be compared.
             for (replica, expected) in compared.filter(|(replica, _)| replica.slowdown > 0.0) {
                 let weight = replica.busy / replica.slowdown;
@@ -239,6 +254,33 @@ struct Comparison {
     observed: f64,
     /// The sum of the assumed slowdowns, weighted by the work.
     assumed: f64,
+}
+
+impl DevicePeriod<'_> {
+    fn new(kind: &DeviceKind) -> Self {
+        Self {
+            observation: DeviceObservation {
+                kind: kind.clone(),
+                replicas: Vec::new(),
+            },
+            work: Vec::new(),
+            expected: Vec::new(),
+        }
+    }
+
+    /// Adds the batches to those of the last seconds.
+    fn add_to(&self, speeds: &mut DeviceSpeeds, now: Time) {
+        let is_active = |replica: &ReplicaObservation| replica.busy > NEIGHBOUR_BUSY;
+        let replicas = &self.observation.replicas;
+        let active = replicas.iter().filter(|other| is_active(other)).count();
+        let all = self.work.iter().zip(replicas).zip(&self.expected);
+        for (((replica, work), observed), expected) in all {
+            let is_alone = active == usize::from(is_active(observed));
+            let device = (&replica.device, &replica.kind);
+            let compared = (expected.mean, is_alone);
+            speeds.add(now, device, &replica.model, *work, compared);
+        }
+    }
 }
 
 impl ObservedReplica {

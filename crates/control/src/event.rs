@@ -9,6 +9,7 @@ use packhorse_cluster::{
 use crate::{
     command::{Command, WriteError},
     keys::{Receipt, RequestKey, SolveKey},
+    missed_requests::MissedRequests,
     shape_counts::ShapeCounts,
 };
 
@@ -53,6 +54,8 @@ pub enum LinkState {
 pub struct Sample {
     /// The requests of every model.
     pub models: BTreeMap<ModelId, RequestCounts>,
+    /// The missed requests of every model with some.
+    pub misses: BTreeMap<ModelId, MissedRequests>,
     /// The shapes of the batches of every model with variable inputs that got some.
     pub shapes: BTreeMap<ModelId, ShapeCounts>,
     /// The work of every served replica.

@@ -1,6 +1,6 @@
 //! A finding: what is wrong in the cluster, with cause and cure, for people.
 
-use packhorse_cluster::{DeviceId, ModelId, NodeName};
+use packhorse_cluster::{DeviceId, DeviceKind, ModelId, NodeName, RequestsPerSecond, Time};
 
 /// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,17 +33,125 @@ pub struct Finding {
     pub severity: Severity,
     /// The subject.
     pub subject: Subject,
+    /// The model on the subject that has the problem, where several can have it.
+    pub model: Option<ModelId>,
     /// The kind of problem.
     pub problem: Problem,
+    /// The time since which it is there. [`Time::MAX`] until the controller knows it.
+    pub since: Time,
     /// The sentence that says what is wrong.
     pub text: String,
     /// The reason, if it is known.
     pub cause: Option<String>,
+    /// The numbers that show it.
+    pub evidence: Vec<Evidence>,
+    /// The subject whose trouble causes this one; none if it is its own cause, as far as known.
+    pub root: Option<Subject>,
+    /// The models whose requests suffer from it beside the subject itself.
+    pub victims: Vec<ModelId>,
     /// The cure, if there is one.
     pub cure: Option<String>,
+    /// The change of the plan that shows what the cure would bring, if a plan can show it.
+    pub preview: Option<CurePreview>,
 }
 
-/// The kind of problem. A subject has at most one finding of each kind.
+/// A number that shows a finding.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Evidence {
+    /// The sentence with the number.
+    pub text: String,
+    /// The place where more of it is.
+    pub source: Option<EvidenceSource>,
+}
+
+/// The place where more of a finding's evidence is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EvidenceSource {
+    /// The missed requests of a model.
+    MissedRequests(ModelId),
+    /// A model.
+    Model(ModelId),
+    /// The nodes with their devices.
+    Nodes,
+}
+
+/// A change of the plan's input that shows what a cure would bring.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CurePreview {
+    /// A model is planned for this rate.
+    Rate(ModelId, RequestsPerSecond),
+    /// One device of this kind is taken away.
+    WithoutDevice(DeviceKind),
+}
+
+/// The identity of a finding: as long as there is one with it, it is the same.
+pub(crate) type FindingKey = (Problem, Subject, Option<ModelId>);
+
+impl Finding {
+    /// Creates a finding of which no more is known.
+    pub(crate) fn new(
+        severity: Severity,
+        subject: Subject,
+        problem: Problem,
+        text: impl Into<String>,
+    ) -> Self {
+        Self {
+            severity,
+            subject,
+            model: None,
+            problem,
+            since: Time::MAX,
+            text: text.into(),
+            cause: None,
+            evidence: Vec::new(),
+            root: None,
+            victims: Vec::new(),
+            cure: None,
+            preview: None,
+        }
+    }
+
+    /// Sets the model on the subject that has the problem.
+    pub(crate) fn of_model(mut self, model: &ModelId) -> Self {
+        self.model = Some(model.clone());
+        self
+    }
+
+    /// Sets the reason.
+    pub(crate) fn because(mut self, cause: impl Into<String>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// Sets the cure.
+    pub(crate) fn cured_by(mut self, cure: impl Into<String>) -> Self {
+        self.cure = Some(cure.into());
+        self
+    }
+
+    /// Adds a number that shows it.
+    pub(crate) fn shown_by(
+        mut self,
+        text: impl Into<String>,
+        source: Option<EvidenceSource>,
+    ) -> Self {
+        let text = text.into();
+        self.evidence.push(Evidence { text, source });
+        self
+    }
+
+    /// Returns the identity.
+    pub(crate) fn key(&self) -> FindingKey {
+        (self.problem, self.subject.clone(), self.model.clone())
+    }
+
+    /// Returns the subject with which the trouble began, as far as known.
+    pub fn root(&self) -> &Subject {
+        self.root.as_ref().unwrap_or(&self.subject)
+    }
+}
+
+/// The kind of problem. A subject has at most one finding of each kind, or one for each of its models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Problem {
     /// A model cannot be served as it is registered.
@@ -52,6 +160,12 @@ pub enum Problem {
     ModelNotServed,
     /// A model is served below its rate.
     ModelShort,
+    /// Too many requests of a model miss its SLO.
+    SloMissed,
+    /// More requests of a model come than are planned for, and others suffer.
+    Overloaded,
+    /// Batches on a device take longer than on its siblings.
+    SlowDevice,
     /// A model has replicas on fewer devices than it asks for.
     FewerReplicas,
     /// A version was rolled back.
@@ -89,10 +203,13 @@ pub struct RepositoryProblem {
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 18] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
+        Self::SloMissed,
+        Self::Overloaded,
+        Self::SlowDevice,
         Self::FewerReplicas,
         Self::RolledBack,
         Self::RewritingDropped,
@@ -113,6 +230,9 @@ impl Problem {
             Self::ModelFailed => "model_failed",
             Self::ModelNotServed => "model_not_served",
             Self::ModelShort => "model_short",
+            Self::SloMissed => "slo_missed",
+            Self::Overloaded => "overloaded",
+            Self::SlowDevice => "slow_device",
             Self::FewerReplicas => "fewer_replicas",
             Self::RolledBack => "rolled_back",
             Self::RewritingDropped => "rewriting_dropped",

@@ -1,18 +1,24 @@
 //! The search for what is wrong in the cluster.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use packhorse_cluster::{DeviceId, ModelId, PoolPlace, ReplicaState, Scheduling, Time, WorkerKind};
 
 use crate::{
     finding::{Finding, Problem, RepositoryProblem, Severity, Subject},
     learned_times::{ContradictionCause, sightings},
+    observed_findings::observed_findings,
     planning::Planning,
     state::State,
 };
 
 /// The part of a model's rate that may be unserved before it is a finding.
 const TOLERATED_SHORTFALL: f64 = 0.02;
+/// The time after the loss of a node within which what a model begins to lack is laid to it.
+const LOSS_SHOWS_WITHIN: Duration = Duration::from_mins(1);
 
 /// Returns all findings, by severity, then subject.
 pub(crate) fn findings(now: Time, state: &State, planning: &Planning) -> Vec<Finding> {
@@ -20,57 +26,55 @@ pub(crate) fn findings(now: Time, state: &State, planning: &Planning) -> Vec<Fin
     of_models(state, &mut all);
     of_nodes(state, &mut all);
     for (device, model, reason) in state.exclusions.iter() {
-        all.push(Finding {
-            severity: Severity::Warning,
-            subject: Subject::Device(device.clone()),
-            problem: Problem::CannotStart,
-            text: format!("model {model} does not start on {device}"),
-            cause: Some(reason.to_owned()),
-            cure: Some("it is tried again later; the plan works around the device".to_owned()),
-        });
+        all.push(
+            Finding::new(
+                Severity::Warning,
+                Subject::Device(device.clone()),
+                Problem::CannotStart,
+                format!("model {model} does not start on {device}"),
+            )
+            .of_model(model)
+            .because(reason)
+            .cured_by("it is tried again later; the plan works around the device"),
+        );
     }
     of_stuck_replicas(now, state, &mut all);
     of_pools(state, &mut all);
     of_profiles(now, state, &mut all);
+    observed_findings(state, &mut all);
     for (name, rejected) in state.traffic.rejected() {
         let version = rejected.version;
-        all.push(Finding {
-            severity: Severity::Warning,
-            subject: Subject::Model(ModelId {
-                name: name.clone(),
-                version,
-            }),
-            problem: Problem::RolledBack,
-            text: format!("version {version} of model {name} was rolled back"),
-            cause: Some(rejected.reason.clone()),
-            cure: Some(
-                "register a corrected version, promote this one again, or remove it".to_owned(),
-            ),
-        });
+        all.push(
+            Finding::new(
+                Severity::Warning,
+                Subject::Model(ModelId {
+                    name: name.clone(),
+                    version,
+                }),
+                Problem::RolledBack,
+                format!("version {version} of model {name} was rolled back"),
+            )
+            .because(rejected.reason.clone())
+            .cured_by("register a corrected version, promote this one again, or remove it"),
+        );
     }
     for (id, tenants) in &state.paused_tenants {
         let cure = "see packhorse requests --outcome lost; if it goes on, revoke the key or block the address";
-        all.push(Finding {
-            severity: Severity::Warning,
-            subject: Subject::Model(id.clone()),
-            problem: Problem::TenantPaused,
-            text: format!(
+        all.push(Finding::new(Severity::Warning, Subject::Model(id.clone()), Problem::TenantPaused, format!(
                 "requests of some clients end workers of model {id}; they are refused for a while"
-            ),
-            cause: Some(format!("sent by {}", tenants.join(", "))),
-            cure: Some(cure.to_owned()),
-        });
+            )).because(format!("sent by {}", tenants.join(", "))).cured_by(cure));
     }
     if let Some(trouble) = planning.trouble() {
-        all.push(Finding {
-            severity: Severity::Warning,
-            subject: Subject::Cluster,
-            problem: Problem::Planning,
-            text: "planning has trouble; the current plan stays as far as there is no better one"
-                .to_owned(),
-            cause: Some(trouble.to_string()),
-            cure: None,
-        });
+        all.push(
+            Finding::new(
+                Severity::Warning,
+                Subject::Cluster,
+                Problem::Planning,
+                "planning has trouble; the current plan stays as far as there is no better one"
+                    .to_owned(),
+            )
+            .because(trouble.to_string()),
+        );
     }
     all.extend(of_repository(&state.repository_problems));
     all.sort_by(|a, b| {
@@ -88,13 +92,17 @@ fn of_stuck_replicas(now: Time, state: &State, all: &mut Vec<Finding>) {
             continue;
         }
         let status = state.status(replica);
+        let stuck = Finding::new(
+            Severity::Warning,
+            Subject::Device(device.clone()),
+            Problem::CannotStart,
+            format!("model {model} does not start on {device}"),
+        )
+        .of_model(model)
+        .cured_by("it is tried again and again; remove the cause");
         all.push(Finding {
-            severity: Severity::Warning,
-            subject: Subject::Device(device.clone()),
-            problem: Problem::CannotStart,
-            text: format!("model {model} does not start on {device}"),
             cause: status.and_then(|status| status.reason.clone()),
-            cure: Some("it is tried again and again; remove the cause".to_owned()),
+            ..stuck
         });
     }
 }
@@ -116,19 +124,10 @@ fn of_pools(state: &State, all: &mut Vec<Finding>) {
             1 => " and of another model".to_owned(),
             more => format!(" and of {more} other models"),
         };
-        all.push(Finding {
-            severity: Severity::Critical,
-            subject: Subject::Device(device.clone()),
-            problem: Problem::NoRoomForWeights,
-            text: format!(
+        all.push(Finding::new(Severity::Critical, Subject::Device(device.clone()), Problem::NoRoomForWeights, format!(
                 "{device} has no room for the weights of model {model}{others}: its process leaves {} for weights, and these have {}",
                 place.memory, place.weights
-            ),
-            cause: Some("the process and what its models need beside their weights".to_owned()),
-            cure: Some(
-                "raise the --device-memory of its agent, add a node, or remove models".to_owned(),
-            ),
-        });
+            )).because("the process and what its models need beside their weights").cured_by("raise the --device-memory of its agent, add a node, or remove models"));
     }
 }
 
@@ -156,16 +155,9 @@ fn of_profiles(now: Time, state: &State, all: &mut Vec<Finding>) {
         let is_measured_again = state.is_measured_again(id, &model.program, &time.kind);
         let (cause, cure) = contradiction_texts(cause, is_measured_again);
         let (kind, rows) = (&time.kind, time.batch_size);
-        all.push(Finding {
-            severity: Severity::Notice,
-            subject: Subject::Model(id.clone()),
-            problem: Problem::ProfileContradicted,
-            text: format!(
+        all.push(Finding::new(Severity::Notice, Subject::Model(id.clone()), Problem::ProfileContradicted, format!(
                 "batches of model {id} take {ratio:.2} times as long as its profile on {kind} says ({rows} rows)"
-            ),
-            cause: Some(cause),
-            cure: Some(cure.to_owned()),
-        });
+            )).because(cause).cured_by(cure));
     }
 }
 
@@ -211,35 +203,54 @@ fn contradiction_texts(
     }
 }
 
+/// Sets the nodes that were lost as roots of the models that lack capacity since shortly after.
+pub(crate) fn blame_lost_nodes(findings: &mut [Finding]) {
+    let lost = findings.iter().filter(|f| f.problem == Problem::NodeLost);
+    let lost: Vec<(Time, Subject)> = lost.map(|f| (f.since, f.subject.clone())).collect();
+    for finding in findings {
+        let lacks_capacity = matches!(
+            finding.problem,
+            Problem::ModelNotServed | Problem::ModelShort | Problem::FewerReplicas
+        );
+        if !lacks_capacity || finding.root.is_some() {
+            continue;
+        }
+        let before = lost.iter().filter(|(since, _)| {
+            *since <= finding.since && finding.since.saturating_since(*since) <= LOSS_SHOWS_WITHIN
+        });
+        let newest = before.max_by_key(|(since, _)| *since);
+        finding.root = newest.map(|(_, node)| node.clone());
+    }
+}
+
 /// Returns the finding about the folder of models. It is one, because entries of a folder need not be models.
 fn of_repository(problems: &[RepositoryProblem]) -> Option<Finding> {
     let places: Vec<&str> = problems.iter().map(|p| p.place.as_str()).collect();
     let causes = problems
         .iter()
         .map(|p| format!("{}: {}", p.place, p.problem));
-    (!problems.is_empty()).then(|| Finding {
-        severity: Severity::Warning,
-        subject: Subject::Cluster,
-        problem: Problem::Repository,
-        text: format!(
-            "the model repository is not served as it is there: {}",
-            places.join(", ")
-        ),
-        cause: Some(causes.collect::<Vec<_>>().join("; ")),
-        cure: Some("correct it, and start packhorse serve again".to_owned()),
+    (!problems.is_empty()).then(|| {
+        Finding::new(
+            Severity::Warning,
+            Subject::Cluster,
+            Problem::Repository,
+            format!(
+                "the model repository is not served as it is there: {}",
+                places.join(", ")
+            ),
+        )
+        .because(causes.collect::<Vec<_>>().join("; "))
+        .cured_by("correct it, and start packhorse serve again")
     })
 }
 
 fn of_models(state: &State, all: &mut Vec<Finding>) {
     for (id, model) in state.models.iter() {
         let finding =
-            |severity, problem, text, cause: Option<&str>, cure: Option<String>| Finding {
-                severity,
-                subject: Subject::Model(id.clone()),
-                problem,
-                text,
+            |severity, problem, text: String, cause: Option<&str>, cure: Option<String>| Finding {
                 cause: cause.map(ToOwned::to_owned),
                 cure,
+                ..Finding::new(severity, Subject::Model(id.clone()), problem, text)
             };
         if let Some(failure) = &model.failure {
             let cure = "register a corrected version, or remove this one".to_owned();
@@ -333,16 +344,16 @@ fn of_fewer_replicas(state: &State, id: &ModelId) -> Option<Finding> {
     if placed == 0 || placed >= wanted {
         return None;
     }
-    Some(Finding {
-        severity: Severity::Warning,
-        subject: Subject::Model(id.clone()),
-        problem: Problem::FewerReplicas,
-        text: format!(
-            "model {id} has replicas on {placed} of the {wanted} devices that it asks for"
-        ),
-        cause: Some("no other device is there, or has memory left for one".to_owned()),
-        cure: Some("add a device, or lower its min_replicas".to_owned()),
-    })
+    Some(
+        Finding::new(
+            Severity::Warning,
+            Subject::Model(id.clone()),
+            Problem::FewerReplicas,
+            format!("model {id} has replicas on {placed} of the {wanted} devices that it asks for"),
+        )
+        .because("no other device is there, or has memory left for one")
+        .cured_by("add a device, or lower its min_replicas"),
+    )
 }
 
 /// Returns why the plan has no replica of a model, and the cure; `None` while the model waits for its first measurement, after which it is planned.
@@ -370,14 +381,16 @@ fn of_nodes(state: &State, all: &mut Vec<Finding>) {
     for (name, node) in state.nodes.iter() {
         if node.is_lost() {
             let cure = format!("start its agent, or remove it with DELETE /v1/nodes/{name}");
-            all.push(Finding {
-                severity: Severity::Warning,
-                subject: Subject::Node(name.clone()),
-                problem: Problem::NodeLost,
-                text: format!("node {name} is lost"),
-                cause: Some("its agent does not renew its lease".to_owned()),
-                cure: Some(cure),
-            });
+            all.push(
+                Finding::new(
+                    Severity::Warning,
+                    Subject::Node(name.clone()),
+                    Problem::NodeLost,
+                    format!("node {name} is lost"),
+                )
+                .because("its agent does not renew its lease")
+                .cured_by(cure),
+            );
         }
         if node.record.scheduling != Scheduling::Draining {
             continue;
@@ -392,16 +405,18 @@ fn of_nodes(state: &State, all: &mut Vec<Finding>) {
         }
         if let Some((model, _)) = left.first_key_value() {
             let models = left.len();
-            all.push(Finding {
-                severity: Severity::Warning,
-                subject: Subject::Node(name.clone()),
-                problem: Problem::DrainWaits,
-                text: format!(
-                    "the drain of node {name} waits for {models} models, the first is {model}"
-                ),
-                cause: Some("no other device has room for them".to_owned()),
-                cure: Some("add a device, remove models, or drain with a deadline".to_owned()),
-            });
+            all.push(
+                Finding::new(
+                    Severity::Warning,
+                    Subject::Node(name.clone()),
+                    Problem::DrainWaits,
+                    format!(
+                        "the drain of node {name} waits for {models} models, the first is {model}"
+                    ),
+                )
+                .because("no other device has room for them")
+                .cured_by("add a device, remove models, or drain with a deadline"),
+            );
         }
     }
 }

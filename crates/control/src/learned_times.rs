@@ -7,10 +7,8 @@ use packhorse_cluster::{
     Time,
 };
 
-use crate::state::State;
+use crate::{device_speeds::NEIGHBOUR_BUSY, state::State};
 
-/// The part of a device's time above which another replica counts as a neighbour.
-const NEIGHBOUR_BUSY: f64 = 0.05;
 /// The deviation from the profile, relative to it, above which a learned time contradicts it.
 const CONTRADICTION: f64 = 0.25;
 /// The number of batches below which a learned time contradicts nothing.

@@ -26,7 +26,7 @@ pub enum Notice {
     /// The observations of a model are away from what the plan assumes.
     Drift(ModelId, Drift, String),
     /// A finding appeared, or is over.
-    Finding(FindingNotice, Finding),
+    Finding(FindingNotice, Box<Finding>),
     /// The gateway could not act for this time, and extended the leases of the nodes.
     Paused(Duration),
 }

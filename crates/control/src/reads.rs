@@ -14,6 +14,7 @@ use crate::{
     controller::Controller,
     event::LinkState,
     finding::Finding,
+    incidents::Incident,
     learned_times::{BatchTime, sightings},
     models::Model,
     nodes::Node,
@@ -212,6 +213,11 @@ impl Controller {
     /// Returns the findings of the last sample.
     pub fn findings(&self) -> &[Finding] {
         self.announcements.present_findings()
+    }
+
+    /// Returns the incidents since the start of the process, as far as they are kept, the newest first.
+    pub fn incidents(&self) -> impl Iterator<Item = &Incident> {
+        self.incidents.all()
     }
 
     /// Returns the number of measurements that are assigned to a device, and of those that wait for one.

@@ -6,7 +6,7 @@ use crate::{
     controller::Controller,
     device_observer::ObservedReplica,
     event::Sample,
-    findings::findings,
+    findings::{blame_lost_nodes, findings},
     notice::{Drift, Notice},
     plan_reason::PlanReason,
 };
@@ -23,6 +23,8 @@ impl Controller {
         self.learn_shapes(now, &sample.shapes);
         let forecasts = &self.state.plan.forecasts;
         self.predictions.sample(now, &sample.models, forecasts);
+        let levels = &mut self.state.service_levels;
+        levels.sample(now, &sample.models, &sample.misses, forecasts);
         let mut unobserved = self.state.estimated_devices();
         unobserved.extend(self.state.devices_of_backbones());
         let replicas = self.state.rollout.iter();
@@ -39,6 +41,7 @@ impl Controller {
         let replicas: Vec<ObservedReplica> = on_devices.collect();
         let (observer, profiles) = (&mut self.state.observer, &self.state.profiles);
         let mut reasons = observer.end_period(now, &replicas, &sample.work, profiles);
+        self.find_slow_devices(now);
         if self.state.plan.record.is_some() && !self.planning.is_pending() {
             reasons.extend(self.rates.drifted(&self.state.models));
         }
@@ -59,9 +62,27 @@ impl Controller {
         }
         self.state.paused_tenants.clone_from(&sample.paused_tenants);
         self.state.without_room.clone_from(&sample.without_room);
-        let findings = findings(now, &self.state, &self.planning);
+        let mut findings = findings(now, &self.state, &self.planning);
+        self.finding_log.date(now, &mut findings);
+        blame_lost_nodes(&mut findings);
+        self.incidents.update(now, &findings);
         for (change, finding) in self.announcements.findings(findings) {
-            self.tell(Notice::Finding(change, finding));
+            self.tell(Notice::Finding(change, Box::new(finding)));
         }
+    }
+
+    /// Finds the devices that are slower than their siblings or, where the profiles are of the inputs that come, than these.
+    fn find_slow_devices(&mut self, now: Time) {
+        let mut speeds = std::mem::take(&mut self.state.observer.speeds);
+        let state = &self.state;
+        let slow = speeds.end_period(now, |id, kind| {
+            let is_measured = state.profiles.is_measured(id, kind);
+            is_measured
+                && state.models.get(id).is_some_and(|model| {
+                    !model.program.has_variable_inputs()
+                        || state.has_measured_inputs(id, &model.program, kind)
+                })
+        });
+        (self.state.observer.speeds, self.state.slow_devices) = (speeds, slow);
     }
 }

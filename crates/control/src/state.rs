@@ -11,6 +11,7 @@ use packhorse_contention::PairTable;
 use crate::{
     assumptions::Assumptions,
     device_observer::DeviceObserver,
+    device_speeds::SlowDevice,
     estimated_kinds::EstimatedKinds,
     event::LinkState,
     exclusions::{Exclusions, StartFailures},
@@ -25,6 +26,7 @@ use crate::{
     record::{Forecast, PlanRecord},
     restarts::Restarts,
     rollout::{LinkPhase, NodePhase, Observations, PlacedReplica, Rollout},
+    service_levels::ServiceLevels,
     traffic::Traffic,
 };
 
@@ -61,6 +63,10 @@ pub(crate) struct State {
     pub(crate) repository_problems: Vec<RepositoryProblem>,
     pub(crate) restarts: Restarts,
     pub(crate) observer: DeviceObserver,
+    /// The devices that are slower than their siblings, or their profiles, now.
+    pub(crate) slow_devices: Vec<SlowDevice>,
+    /// The requests of the last minute.
+    pub(crate) service_levels: ServiceLevels,
     /// The tenants of every model whose requests ended its workers of late.
     pub(crate) paused_tenants: BTreeMap<ModelId, Vec<String>>,
     /// The replicas for whose weights their device has no room.

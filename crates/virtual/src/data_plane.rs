@@ -1,9 +1,12 @@
 //! The data plane of a gateway in virtual time: the real engine and the real links. The cluster carries what they send.
 
-use std::{cell::RefCell, collections::BTreeMap, mem, rc::Rc, sync::Arc};
+use std::{cell::RefCell, collections::BTreeMap, mem, rc::Rc, sync::Arc, time::Duration};
 
 use packhorse_cluster::{DeviceId, ModelName, ModelSpec, ReplicaId, Time};
-use packhorse_control::{ComputedWork, LinkState, RequestCounts, ServeChange, Target};
+use packhorse_control::{
+    ComputedWork, LinkState, MissCause, MissedRequests, RequestCounts, RequestStage, ServeChange,
+    Target,
+};
 use packhorse_links::{Connect, Effect, LinkChange, Links};
 use packhorse_serving::{
     Engine, Event, ModelKey, ModelLimits, ReplicaKey, Request, RequestKey, ShapeClass, TenantKey,
@@ -65,6 +68,7 @@ pub(crate) struct DataPlane {
     next_model: u32,
     max_batch_bytes: u64,
     counts: Vec<RequestCounts>,
+    misses: Vec<MissedRequests>,
     /// The number of requests that it has.
     pub(crate) requests: u64,
     /// The number in the run of the engine's first batch.
@@ -89,6 +93,7 @@ impl DataPlane {
             next_model: 0,
             max_batch_bytes: settings.max_batch_bytes,
             counts: Vec::new(),
+            misses: Vec::new(),
             requests: 0,
             first_batch,
         }
@@ -137,6 +142,7 @@ impl DataPlane {
         if self.served.len() <= index {
             self.served.resize_with(index + 1, || None);
             self.counts.resize_with(index + 1, RequestCounts::default);
+            self.misses.resize_with(index + 1, MissedRequests::default);
         }
         let family = spec.family().cloned();
         self.served[index] = Some(ServedModel {
@@ -210,6 +216,11 @@ impl DataPlane {
         &self.counts
     }
 
+    /// Returns the missed requests since the start, like [`Self::counts`].
+    pub(crate) fn misses(&self) -> &[MissedRequests] {
+        &self.misses
+    }
+
     pub(crate) fn targets(&self) -> impl Iterator<Item = (ReplicaKey, ReplicaId, &Target)> {
         let links = self.links.identities();
         links.filter_map(|(key, id, _)| Some((key, id, self.links.target(key)?)))
@@ -280,6 +291,21 @@ impl DataPlane {
         if let Some(counts) = self.counts.get_mut(model) {
             counts.within_slo += in_time;
             counts.missed += missed;
+        }
+    }
+
+    /// Notes how a request missed its SLO, which [`Self::ended`] counts, with its times and the replica that had its last batch.
+    pub(crate) fn missed(
+        &mut self,
+        model: usize,
+        cause: MissCause,
+        stages: &[(RequestStage, Duration)],
+        replica: Option<ReplicaKey>,
+    ) {
+        let target = replica.and_then(|replica| self.links.target(replica));
+        let device = target.map(|target| &target.replica.spec.device);
+        if let Some(misses) = self.misses.get_mut(model) {
+            misses.add(cause, stages.iter().copied(), device);
         }
     }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use packhorse_cluster::{ModelId, NodeName, ReplicaId};
 use packhorse_control::{
-    Command, Controller, Effect, Event, RequestKey, Sample, ServeChange, Target,
+    Command, Controller, Effect, Event, MissedRequests, RequestKey, Sample, ServeChange, Target,
 };
 use packhorse_serving::Action;
 
@@ -313,6 +313,12 @@ impl<E: Environment> Cluster<E> {
                 sum.within_slo += counts.within_slo;
                 sum.missed += counts.missed;
                 sum.for_family += counts.for_family;
+            }
+        }
+        let models = self.clients.models().iter();
+        for (model, misses) in models.zip(gateway.data_plane.misses()) {
+            if *misses != MissedRequests::default() {
+                sample.misses.insert(model.id.clone(), misses.clone());
             }
         }
         let scale = |target: &Target| {

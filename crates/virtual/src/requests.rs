@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use packhorse_cluster::ModelId;
+use packhorse_control::{MissCause, RequestStage};
 use packhorse_serving::{Event as EngineEvent, RequestKey, RequestOutcome};
 
 use crate::{
@@ -160,7 +161,11 @@ impl<E: Environment> Cluster<E> {
             self.print(|| format!("request {}: {outcome:?}", request.0));
         }
         if let Some(gateway) = &mut self.gateway {
-            gateway.data_plane.ended(ended.model, 0, 1);
+            let plane = &mut gateway.data_plane;
+            plane.ended(ended.model, 0, 1);
+            let queue = self.now.saturating_since(ended.arrived);
+            let stages = [(RequestStage::Queue, queue)];
+            plane.missed(ended.model, miss_cause(outcome), &stages, None);
         }
         self.environment.request_ended(self.now, &ended);
         self.clients.end(request, End::without_answer(outcome));
@@ -177,5 +182,17 @@ impl<E: Environment> Cluster<E> {
         let cancelled = EngineEvent::RequestCancelled { request };
         plane.engine.handle(self.now, cancelled);
         self.clients.end(request, End::Cancelled);
+    }
+}
+
+/// Returns the way in which a request without an answer missed its SLO.
+fn miss_cause(outcome: RequestOutcome) -> MissCause {
+    match outcome {
+        RequestOutcome::Refused(_) => MissCause::Refused,
+        RequestOutcome::Expired => MissCause::Expired,
+        RequestOutcome::Failed => MissCause::Failed,
+        RequestOutcome::Lost | RequestOutcome::Answered | RequestOutcome::Cancelled => {
+            MissCause::Lost
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use packhorse_cluster::{Discipline, NodeName};
 use packhorse_contention::{CompletedBatch, QueuedBatch};
+use packhorse_control::{MissCause, RequestStage};
 use packhorse_reconcile::{ExitCause, TaskId};
 use packhorse_serving::{BatchError, BatchKey, Event as EngineEvent, ReplicaKey, RequestKey};
 
@@ -503,6 +504,15 @@ impl<E: Environment> Cluster<E> {
             let waited = batch.dispatched.saturating_since(pending.arrived);
             let queue = batch.free_since.saturating_since(pending.arrived);
             let queue = queue.min(waited);
+            if !is_in_time {
+                let stages = [
+                    (RequestStage::Queue, waited),
+                    (RequestStage::WorkerQueue, answered.worker_queue()),
+                    (RequestStage::Compute, answered.compute()),
+                ];
+                let (model, cause) = (connection.model, MissCause::Late);
+                plane.missed(model, cause, &stages, Some(replica));
+            }
             requests.push(AnsweredRequest {
                 number: request.0,
                 arrived: pending.arrived,

@@ -1,31 +1,118 @@
 //! Findings in the form of the API.
 
-use packhorse_api::events;
-use packhorse_control::{Finding, Severity, Subject};
+use packhorse_api::{PlanPreviewRequest, PreviewDevices, PreviewModel, events};
+use packhorse_cluster::Time;
+use packhorse_control::{CurePreview, EvidenceSource, Finding, Incident, Severity, Subject};
+
+use crate::clock::Clock;
 
 /// Returns the findings in the form of the API.
-pub(super) fn finding_views(findings: &[Finding]) -> Vec<events::Finding> {
-    findings.iter().map(finding_view).collect()
+pub(super) fn finding_views(findings: &[Finding], clock: Clock) -> Vec<events::Finding> {
+    let findings = findings.iter();
+    findings
+        .map(|finding| finding_view(finding, clock))
+        .collect()
 }
 
-fn finding_view(finding: &Finding) -> events::Finding {
+fn finding_view(finding: &Finding, clock: Clock) -> events::Finding {
     events::Finding {
-        severity: match finding.severity {
-            Severity::Critical => events::Severity::Critical,
-            Severity::Warning => events::Severity::Warning,
-            Severity::Notice => events::Severity::Info,
-        },
-        subject: match &finding.subject {
-            Subject::Model(id) => Some(events::Subject::Model(id.clone())),
-            Subject::Node(name) => Some(events::Subject::Node(name.clone())),
-            Subject::Device(id) => Some(events::Subject::Device(id.clone())),
-            Subject::Cluster => None,
-        },
+        severity: severity_view(finding.severity),
+        subject: subject_view(&finding.subject),
+        problem: finding.problem.name().to_owned(),
+        model: finding.model.clone(),
+        since_ms: (finding.since < Time::MAX).then(|| clock.unix_ms(finding.since)),
         text: finding.text.clone(),
         cause: finding.cause.clone().unwrap_or_default(),
+        evidence: finding
+            .evidence
+            .iter()
+            .map(|evidence| events::Evidence {
+                text: evidence.text.clone(),
+                route: evidence.source.as_ref().map(route),
+            })
+            .collect(),
+        root: finding.root.as_ref().and_then(subject_view),
+        victims: finding.victims.clone(),
         cure: finding.cure.clone().map(|text| events::Cure {
             text,
-            preview: None,
+            preview: finding.preview.as_ref().map(preview_view),
         }),
     }
+}
+
+/// Returns the incidents in the form of the API.
+pub(super) fn incident_views<'a>(
+    incidents: impl Iterator<Item = &'a Incident>,
+    clock: Clock,
+) -> Vec<events::Incident> {
+    let unix_ms = |time| clock.unix_ms(time);
+    let view = |incident: &Incident| events::Incident {
+        id: incident.id,
+        root: subject_view(&incident.root),
+        severity: severity_view(incident.severity),
+        since_ms: unix_ms(incident.since),
+        end_ms: incident.end.map(unix_ms),
+        findings: incident
+            .findings
+            .iter()
+            .map(|one| events::IncidentFinding {
+                finding: finding_view(&one.finding, clock),
+                end_ms: one.end.map(unix_ms),
+            })
+            .collect(),
+    };
+    incidents.map(view).collect()
+}
+
+/// Returns the severity in the form of the API.
+fn severity_view(severity: Severity) -> events::Severity {
+    match severity {
+        Severity::Critical => events::Severity::Critical,
+        Severity::Warning => events::Severity::Warning,
+        Severity::Notice => events::Severity::Info,
+    }
+}
+
+/// Returns the subject in the form of the API; `None` for the cluster.
+fn subject_view(subject: &Subject) -> Option<events::Subject> {
+    match subject {
+        Subject::Model(id) => Some(events::Subject::Model(id.clone())),
+        Subject::Node(name) => Some(events::Subject::Node(name.clone())),
+        Subject::Device(id) => Some(events::Subject::Device(id.clone())),
+        Subject::Cluster => None,
+    }
+}
+
+/// Returns the route that has more of some evidence.
+fn route(source: &EvidenceSource) -> String {
+    match source {
+        EvidenceSource::MissedRequests(id) => format!(
+            "/v1/requests?outcome=missed&model={}&version={}",
+            id.name, id.version
+        ),
+        EvidenceSource::Model(id) => format!("/v1/models/{}?version={}", id.name, id.version),
+        EvidenceSource::Nodes => "/v1/nodes".to_owned(),
+    }
+}
+
+fn preview_view(preview: &CurePreview) -> PlanPreviewRequest {
+    let mut request = PlanPreviewRequest {
+        explain: true,
+        ..PlanPreviewRequest::default()
+    };
+    match preview {
+        CurePreview::Rate(id, rate) => request.models.push(PreviewModel {
+            name: id.name.clone(),
+            version: Some(id.version),
+            slo_ms: None,
+            rate_rps: Some(*rate),
+            priority: None,
+            profile_of: None,
+        }),
+        CurePreview::WithoutDevice(kind) => request.devices.push(PreviewDevices {
+            kind: kind.clone(),
+            count: -1,
+        }),
+    }
+    request
 }

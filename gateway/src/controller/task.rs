@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    finding_views::finding_views,
+    finding_views::{finding_views, incident_views},
     outcome::Outcome,
     replica_state::RestartCounts,
     settings::ControllerConfig,
@@ -270,7 +270,11 @@ impl Task {
             Outcome::Solved(key, result) => self.handle(now, Event::Solved(key, result)),
             Outcome::Sampled(sample) => {
                 self.handle(now, Event::Sampled(sample));
-                self.findings.set(finding_views(self.controller.findings()));
+                let (controller, clock) = (&self.controller, self.clock);
+                let incidents = incident_views(controller.incidents(), clock);
+                self.findings.set_incidents(incidents);
+                self.findings
+                    .set(finding_views(controller.findings(), clock));
                 self.tell_predictions();
                 self.tell_cluster(now);
                 self.size(now);
@@ -410,6 +414,7 @@ impl Task {
                 tokio::spawn(async move {
                     let sample = Sample {
                         models: data_plane.telemetry().request_counts(),
+                        misses: data_plane.telemetry().missed_requests(),
                         shapes: data_plane.telemetry().shape_counts(),
                         paused_tenants: data_plane.telemetry().paused_tenants(),
                         without_room: data_plane.telemetry().weights().without_room(),

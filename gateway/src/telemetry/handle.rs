@@ -1,11 +1,15 @@
 //! The handle to all measurements.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::http::HeaderMap;
 use packhorse_api::{ModelGoodput, agent::GpuStatus};
 use packhorse_cluster::{ModelId, NodeName};
-use packhorse_control::{RequestCounts, ShapeCounts};
+use packhorse_control::{MissedRequests, RequestCounts, ShapeCounts};
 use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
@@ -14,6 +18,7 @@ use super::{
     gpu_metrics::GpuMetrics,
     http_durations::HttpDurations,
     key_metrics::KeyMetrics,
+    missed_counter::MissedCounter,
     model::ModelTelemetry,
     models::Models,
     otel::{RequestIdentity, Tracer},
@@ -51,6 +56,7 @@ struct Shared {
     clock: Clock,
     models: Models,
     requests: RequestLog,
+    missed: Mutex<MissedCounter>,
     tracer: Option<Tracer>,
     gpus: GpuMetrics,
     predictions: PredictionMetrics,
@@ -100,6 +106,7 @@ impl Telemetry {
                 clock,
                 models,
                 requests: RequestLog::default(),
+                missed: Mutex::default(),
                 tracer,
                 gpus,
                 predictions,
@@ -143,6 +150,16 @@ impl Telemetry {
         counts
             .map(|model| (model.model.clone(), model.request_counts()))
             .collect()
+    }
+
+    /// Returns the counts of the missed requests of all models with some.
+    pub(crate) fn missed_requests(&self) -> BTreeMap<ModelId, MissedRequests> {
+        let models = self.shared.models.all();
+        let present: BTreeSet<&ModelId> = models.iter().map(|model| &model.model).collect();
+        // A panic of another reader has at worst lost some counts.
+        let missed = self.shared.missed.lock();
+        let mut missed = missed.unwrap_or_else(PoisonError::into_inner);
+        missed.read(&self.shared.requests, |model| present.contains(model))
     }
 
     /// Returns the counted shapes of the batches of all models with variable inputs.

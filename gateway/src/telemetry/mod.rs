@@ -15,6 +15,7 @@ mod http_middleware;
 mod key_metrics;
 mod latency_histogram;
 mod memory_metrics;
+mod missed_counter;
 mod model;
 mod model_metrics;
 mod models;

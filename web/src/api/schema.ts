@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 a208064e11dfc20fb8a8790a8b5620fa5732bf2bb71d99b8806d39b00dfaad2a) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 5f1477cb80a6b8831a4146879e7f9efe490267a68aef41f372c1a76e0b020ac8) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -567,6 +567,13 @@ export interface components {
             /** @description The change in a sentence for people. */
             text: string;
         };
+        /** @description A number that shows a finding. */
+        Evidence: {
+            /** @description The route of the admin API that has more of it; null if there is none. */
+            route?: string | null;
+            /** @description The sentence with the number. */
+            text: string;
+        };
         /** @description The part of one model's requests that a plan serves in time, the bottleneck, and changes that would serve the model. */
         Explanation: {
             /** @description The bottleneck. */
@@ -615,14 +622,29 @@ export interface components {
         };
         /** @description Something that is wrong, with its cause and its cure. */
         Finding: {
-            /** @description The cause, as text for people. A finding with the same subject and cause is the same finding, even if its text has other numbers. */
+            /** @description The cause, as text for people. A finding with the same problem, subject and model is the same finding, even if its texts have other numbers. */
             cause: string;
             cure?: components["schemas"]["Cure"] | null;
+            /** @description The numbers that show it. */
+            evidence?: components["schemas"]["Evidence"][];
+            /** @description The model on the subject that has the trouble, as NAME:VERSION, where several can have it. */
+            model?: string | null;
+            /** @description The kind of trouble, such as `slo_missed`: the label `problem` of the metric `packhorse_findings`. */
+            problem?: string;
+            root?: components["schemas"]["Subject"] | null;
             /** @description The urgency. */
             severity: components["schemas"]["Severity"];
+            /**
+             * Format: int64
+             * @description The time since which it is there, in milliseconds since 1970; null if that is not known. A finding that is away for less than a minute is
+             *     the same.
+             */
+            since_ms?: number | null;
             subject?: components["schemas"]["Subject"] | null;
             /** @description The trouble, in a sentence for people, with its numbers. */
             text: string;
+            /** @description The models whose requests suffer from it, beside the subject itself. */
+            victims?: string[];
         };
         /** @description The forecast of a plan for a model. */
         ForecastView: {
@@ -769,6 +791,40 @@ export interface components {
              * @default null
              */
             utilization_pct: number | null;
+        };
+        /** @description Findings with one root, from the first of them until the last is over. A gateway forgets its incidents when it ends. */
+        Incident: {
+            /**
+             * Format: int64
+             * @description The time at which its last finding was over, in milliseconds since 1970; null while there is one. If the root has findings again within a
+             *     minute, the incident goes on.
+             */
+            end_ms?: number | null;
+            /** @description Its findings, in the order in which they came; at most 32. */
+            findings: components["schemas"]["IncidentFinding"][];
+            /**
+             * Format: int64
+             * @description The number of the incident since the gateway's start, from 1.
+             */
+            id: number;
+            root?: components["schemas"]["Subject"] | null;
+            /** @description The worst urgency so far. */
+            severity: components["schemas"]["Severity"];
+            /**
+             * Format: int64
+             * @description The begin of its first finding, in milliseconds since 1970.
+             */
+            since_ms: number;
+        };
+        /** @description A finding of an incident, as it was last. */
+        IncidentFinding: {
+            /**
+             * Format: int64
+             * @description The time at which it was over, in milliseconds since 1970; null while it is there.
+             */
+            end_ms?: number | null;
+            /** @description The finding. */
+            finding: components["schemas"]["Finding"];
         };
         /** @description The number of requests and their time, by outcome and stage. */
         InferenceStatistics: {

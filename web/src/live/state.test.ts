@@ -49,10 +49,10 @@ test("an adopted plan is the current one, a proposed or rejected one is not", ()
 });
 
 test("findings come in the order of their urgency and go when they are cleared", () => {
-  const finding = (severity: Finding["severity"], cause: string): Finding => ({ severity, cause, text: cause });
+  const finding = (severity: Finding["severity"], cause: string): Finding => ({ severity, problem: cause, cause, text: cause });
   const raised = withEvents(start(), [event("finding", "raised", { object: finding("info", "i") }), event("finding", "raised", { object: finding("critical", "c") })]);
   expect(raised.findings.map((f) => f.cause)).toEqual(["c", "i"]);
-  const cleared = withEvents(raised, [event("finding", "cleared", { object: { ...finding("critical", "c"), text: "with other numbers" } })]);
+  const cleared = withEvents(raised, [event("finding", "cleared", { object: { ...finding("critical", "c"), text: "with other numbers", cause: "and another cause" } })]);
   expect(cleared.findings.map((f) => f.cause)).toEqual(["i"]);
 });
 

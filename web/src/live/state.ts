@@ -185,7 +185,7 @@ export function subjectText(subject: Subject | null | undefined): string {
   return `${kind} ${String(id)}`;
 }
 
-export const findingKey = (finding: Finding): string => `${subjectText(finding.subject)} ${finding.cause}`;
+export const findingKey = (finding: Finding): string => `${finding.problem} ${subjectText(finding.subject)} ${finding.model ?? ""}`;
 
 const URGENCY = { critical: 0, warning: 1, info: 2 } as const;
 

@@ -3,7 +3,7 @@
 import { useMemo } from "react";
 import { call, get } from "../api/client";
 import type { Finding, ModelGoodput, PlanPreview, RequestView, Subject } from "../api/types";
-import { count, ms, percent, rate } from "../format";
+import { clock, count, ms, percent, rate } from "../format";
 import { type ClusterState, findingKey, keyOf } from "../live/state";
 import { useCluster } from "../live/store";
 import { Lines, type Series } from "../ui/charts";
@@ -91,6 +91,10 @@ function FindingCard({ finding }: { finding: Finding }) {
       <span className={`tag ${SEVERITY[finding.severity]}`}>{finding.severity}</span>
       <div>
         <p className="what">{finding.text}</p>
+        <p className="cause">
+          {finding.since_ms != null && `Since ${clock(finding.since_ms)}: `}
+          {finding.cause}
+        </p>
         {finding.cure && <p className="cure">Cure: {finding.cure.text}</p>}
       </div>
       <span className="actions">

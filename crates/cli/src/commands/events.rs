@@ -1,7 +1,10 @@
-//! `packhorse events` and `packhorse findings`: what happens in the cluster, and what is wrong.
+//! `packhorse events`, `packhorse findings` and `packhorse incidents`: what happens in the cluster, what is wrong, and what was.
 
-use packhorse_api::events::{EventState, EventView, Finding, Severity};
+use packhorse_api::events::{
+    EventState, EventView, Finding, Incident, IncidentFinding, Severity, Subject,
+};
 use packhorse_client::{EventMessage, Followed};
+use packhorse_cluster::ModelName;
 
 use crate::{
     context::Context,
@@ -27,6 +30,17 @@ pub(crate) struct EventsArgs {
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  packhorse findings")]
 pub(crate) struct FindingsArgs {}
+
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  packhorse incidents\n  packhorse incidents --open --json")]
+pub(crate) struct IncidentsArgs {
+    /// Show only those that are not over
+    #[arg(long)]
+    open: bool,
+    /// Show only those that this model is part of
+    #[arg(long, value_name = "NAME")]
+    model: Option<ModelName>,
+}
 
 impl EventsArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
@@ -93,6 +107,49 @@ impl FindingsArgs {
     }
 }
 
+impl IncidentsArgs {
+    pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let mut incidents = context.admin()?.incidents(self.model.as_ref()).await?;
+        incidents.retain(|incident| !self.open || incident.end_ms.is_none());
+        if context.json() {
+            return output::print_json(&incidents);
+        }
+        if incidents.is_empty() {
+            return Ok(output::print_line("no incidents")?);
+        }
+        for incident in &incidents {
+            print_incident(incident)?;
+        }
+        Ok(())
+    }
+}
+
+fn print_incident(incident: &Incident) -> anyhow::Result<()> {
+    let end = |end: Option<u64>| end.map_or_else(|| "now".to_owned(), format_time);
+    output::print_line(format!(
+        "{:>4}  {}  {}  {} to {}",
+        incident.id,
+        paint(
+            &incident.severity.to_string(),
+            severity_colour(incident.severity)
+        ),
+        subject_text(incident.root.as_ref()),
+        format_time(incident.since_ms),
+        end(incident.end_ms),
+    ))?;
+    for IncidentFinding { finding, end_ms } in &incident.findings {
+        let since = finding.since_ms.unwrap_or(incident.since_ms);
+        output::print_line(format!(
+            "      {} to {}  {}: {}",
+            format_time(since),
+            end(*end_ms),
+            finding.text,
+            finding.cause
+        ))?;
+    }
+    Ok(())
+}
+
 /// Prints an event in one line: as JSON, or for people.
 fn print(event: &EventView, json: bool) -> anyhow::Result<()> {
     if json {
@@ -145,22 +202,37 @@ fn colour(state: EventState) -> Colour {
     }
 }
 
-fn print_finding(finding: &Finding) -> anyhow::Result<()> {
-    let colour = match finding.severity {
+fn severity_colour(severity: Severity) -> Colour {
+    match severity {
         Severity::Critical => Colour::Red,
         Severity::Warning => Colour::Yellow,
         Severity::Info => Colour::Green,
-    };
-    let subject = finding.subject.as_ref();
-    let subject = subject.map_or_else(|| "cluster".to_owned(), ToString::to_string);
+    }
+}
+
+fn subject_text(subject: Option<&Subject>) -> String {
+    subject.map_or_else(|| "cluster".to_owned(), ToString::to_string)
+}
+
+fn print_finding(finding: &Finding) -> anyhow::Result<()> {
+    let colour = severity_colour(finding.severity);
+    let subject = subject_text(finding.subject.as_ref());
+    // What has its cause elsewhere stands under the finding of that.
+    let indent = if finding.root.is_some() { "  " } else { "" };
     output::print_line(format!(
-        "{}  {subject}: {}",
+        "{indent}{}  {subject}: {}",
         paint(&finding.severity.to_string(), colour),
         finding.text
     ))?;
-    output::print_line(format!("  cause: {}", finding.cause))?;
+    if let Some(since) = finding.since_ms {
+        output::print_line(format!("{indent}  since: {}", format_time(since)))?;
+    }
+    output::print_line(format!("{indent}  cause: {}", finding.cause))?;
+    for evidence in &finding.evidence {
+        output::print_line(format!("{indent}  shown by: {}", evidence.text))?;
+    }
     if let Some(cure) = &finding.cure {
-        output::print_line(format!("  cure: {}", cure.text))?;
+        output::print_line(format!("{indent}  cure: {}", cure.text))?;
     }
     Ok(())
 }

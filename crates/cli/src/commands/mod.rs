@@ -65,6 +65,8 @@ pub(crate) enum Command {
     Audit(audit::AuditArgs),
     /// Show what is wrong in the cluster, with cause and cure
     Findings(events::FindingsArgs),
+    /// Show what went wrong since the gateway's start, from when to when, and what began it
+    Incidents(events::IncidentsArgs),
     /// Examine this machine and the cluster, and say what is wrong and how to mend it
     Doctor(doctor::DoctorArgs),
     /// Open the dashboard in the browser, signed in
@@ -99,6 +101,7 @@ impl Command {
             Self::Events(args) => args.run(context).await,
             Self::Audit(args) => args.run(context).await,
             Self::Findings(args) => args.run(context).await,
+            Self::Incidents(args) => args.run(context).await,
             Self::Doctor(args) => args.run(context).await,
             Self::Dashboard(args) => args.run(context).await,
             Self::Requests(args) => args.run(context).await,

@@ -107,19 +107,51 @@ async fn following_prints_what_comes_and_connects_again_until_it_is_refused() {
 async fn findings_have_cause_and_cure() {
     let gateway = Gateway::start().await;
     let findings = json!([{
-        "severity": "warning", "subject": {"model": "densenet121:1"}, "text": "densenet121 is short by 40 requests/s",
-        "cause": "too few devices", "cure": {"text": "one more V100, or SLO 240 ms", "preview": null},
+        "severity": "warning", "subject": {"model": "densenet121:1"}, "problem": "slo_missed", "since_ms": 1_795_388_003_313_u64,
+        "text": "40 of 100 requests missed", "cause": "device n/gpu0 is slow",
+        "evidence": [{"text": "90 % of their time was computing", "route": "/v1/requests"}],
+        "root": {"device": "n/gpu0"}, "victims": [], "cure": {"text": "as for device n/gpu0", "preview": null},
     }]);
     gateway
         .answers("GET", "/v1/findings", 200, findings.clone())
         .await;
     let expected = "\
-warning  model densenet121:1: densenet121 is short by 40 requests/s
-  cause: too few devices
-  cure: one more V100, or SLO 240 ms
+  warning  model densenet121:1: 40 of 100 requests missed
+    since: 2026-11-22 22:53:23.313Z
+    cause: device n/gpu0 is slow
+    shown by: 90 % of their time was computing
+    cure: as for device n/gpu0
 ";
     assert_eq!(gateway.run(&["findings"]).text(), expected);
     assert_eq!(gateway.run(&["findings", "--json"]).json(), findings);
+}
+
+#[tokio::test]
+async fn incidents_have_a_begin_an_end_and_their_findings() {
+    let gateway = Gateway::start().await;
+    let finding = json!({
+        "severity": "warning", "subject": {"device": "n/gpu0"}, "problem": "slow_device", "since_ms": 1_795_388_003_313_u64,
+        "text": "batches take 1.5 times as long", "cause": "it may throttle", "evidence": [], "root": null, "victims": [],
+        "cure": null,
+    });
+    let incident = |id: u64, end: Option<u64>| {
+        json!({
+            "id": id, "root": {"device": "n/gpu0"}, "severity": "critical", "since_ms": 1_795_388_003_313_u64, "end_ms": end,
+            "findings": [{"finding": finding, "end_ms": end}],
+        })
+    };
+    let (open, over) = (incident(2, None), incident(1, Some(1_795_388_063_313)));
+    gateway
+        .answers("GET", "/v1/incidents", 200, json!([open, over]))
+        .await;
+    let expected = "   2  critical  device n/gpu0  2026-11-22 22:53:23.313Z to now
+      2026-11-22 22:53:23.313Z to now  batches take 1.5 times as long: it may throttle
+   1  critical  device n/gpu0  2026-11-22 22:53:23.313Z to 2026-11-22 22:54:23.313Z
+      2026-11-22 22:53:23.313Z to 2026-11-22 22:54:23.313Z  batches take 1.5 times as long: it may throttle
+";
+    assert_eq!(gateway.run(&["incidents"]).text(), expected);
+    let ran = gateway.run(&["incidents", "--open", "--json"]);
+    assert_eq!(ran.json(), json!([open]));
 }
 
 #[tokio::test]

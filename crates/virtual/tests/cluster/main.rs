@@ -8,6 +8,7 @@ mod drains;
 mod estimates;
 mod exports;
 mod families;
+mod findings;
 mod histories;
 mod leases;
 mod measurements;

@@ -1,4 +1,4 @@
-//! `/v1/events` and `/v1/findings`: what happens in the cluster, and what is wrong.
+//! `/v1/events`, `/v1/findings` and `/v1/incidents`: what happens in the cluster, what is wrong, and what was.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -12,8 +12,9 @@ use axum::{
 use bytes::Bytes;
 use packhorse_api::{
     ErrorBody,
-    events::{EventView, Finding, Snapshot},
+    events::{EventView, Finding, Incident, Snapshot, Subject},
 };
+use packhorse_cluster::ModelName;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::time::timeout;
@@ -126,6 +127,60 @@ pub(super) async fn stream(
 )]
 pub(super) async fn findings(State(admin): State<Admin>) -> Json<Vec<Finding>> {
     Json(admin.findings.get().to_vec())
+}
+
+/// The incidents to list.
+#[derive(Clone, Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WhichIncidents {
+    /// Only those that were not over before this time, in milliseconds since 1970.
+    since: Option<u64>,
+    /// Only those that had begun by this time, in milliseconds since 1970.
+    until: Option<u64>,
+    /// Only those that are about this model in any version, or of which it is a victim.
+    #[param(value_type = Option<String>)]
+    model: Option<ModelName>,
+}
+
+impl WhichIncidents {
+    fn contains(&self, incident: &Incident) -> bool {
+        let is_of = |finding: &Finding, name: &ModelName| {
+            let subject = match &finding.subject {
+                Some(Subject::Model(id)) => Some(id),
+                _ => None,
+            };
+            let mut models = subject
+                .into_iter()
+                .chain(&finding.model)
+                .chain(&finding.victims);
+            models.any(|id| id.name == *name)
+        };
+        let mut findings = incident.findings.iter();
+        self.since
+            .is_none_or(|since| incident.end_ms.is_none_or(|end| end >= since))
+            && self.until.is_none_or(|until| incident.since_ms <= until)
+            && self
+                .model
+                .as_ref()
+                .is_none_or(|name| findings.any(|one| is_of(&one.finding, name)))
+    }
+}
+
+/// Returns the incidents since the gateway's start, the newest first: findings with one root, from the first of them until the last is over.
+///
+/// The newest 128 are kept, and are gone when the gateway ends.
+#[utoipa::path(
+    get, path = "/v1/incidents", tag = "events", security(("admin" = [])), params(WhichIncidents),
+    responses((status = 200, body = [Incident]), (status = "default", description = "Any failure", body = ErrorBody))
+)]
+pub(super) async fn incidents(
+    State(admin): State<Admin>,
+    Query(which): Query<WhichIncidents>,
+) -> Json<Vec<Incident>> {
+    let incidents = admin.findings.incidents();
+    let listed = incidents.iter().filter(|incident| which.contains(incident));
+    Json(listed.cloned().collect())
 }
 
 fn parse_id(header: &HeaderValue) -> Result<u64, ApiError> {

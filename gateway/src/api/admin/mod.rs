@@ -296,6 +296,7 @@ fn admin_routes(memory: &MemoryBudget) -> OpenApiRouter<Admin> {
         .routes(routes!(backup::download))
         .routes(routes!(events::stream))
         .routes(routes!(events::findings))
+        .routes(routes!(events::incidents))
         .routes(routes!(repository::put_problems))
         .routes(routes!(requests::list))
         .routes(routes!(requests::trace))

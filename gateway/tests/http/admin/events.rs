@@ -427,8 +427,14 @@ async fn findings_are_listed_and_told_once() {
     let finding = |severity, model: &str, short: u32| Finding {
         severity,
         subject: Some(Subject::Model(model.parse().unwrap())),
+        problem: "model_short".to_owned(),
+        model: None,
+        since_ms: Some(1),
         text: format!("{model} is short by {short} requests/s"),
-        cause: "too few devices".to_owned(),
+        cause: format!("{short} devices are too few"),
+        evidence: Vec::new(),
+        root: None,
+        victims: Vec::new(),
         cure: Some(Cure {
             text: "add one T4".to_owned(),
             preview: None,

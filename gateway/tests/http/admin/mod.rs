@@ -7,6 +7,7 @@ mod backup;
 mod consequences;
 mod dashboard;
 mod events;
+mod findings;
 mod keys;
 mod models;
 mod openapi;

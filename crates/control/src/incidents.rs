@@ -1,0 +1,315 @@
+//! Incidents: findings with one root, from the first of them until the last is over.
+//!
+//! They are kept in memory, as many as [`MAX_INCIDENTS`], and are gone with the process.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use packhorse_cluster::Time;
+
+use crate::finding::{Finding, FindingKey, Problem, Severity, Subject};
+
+/// The largest number of incidents that are kept. The oldest that are over are forgotten first.
+const MAX_INCIDENTS: usize = 128;
+/// The largest number of findings that an incident keeps. Those that are over are forgotten, and while none is, further ones are left out.
+const MAX_FINDINGS: usize = 32;
+/// The time after the end of an incident within which it goes on if its root has findings again.
+const REOPENED: Duration = Duration::from_mins(1);
+
+/// Findings with one root.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Incident {
+    /// The number of the incident since the start of the process, from 1.
+    pub id: u64,
+    /// The subject with which the trouble began, as far as known.
+    pub root: Subject,
+    /// The worst severity so far.
+    pub severity: Severity,
+    /// The begin of its first finding.
+    pub since: Time,
+    /// The time at which its last finding was over; none while there is one.
+    pub end: Option<Time>,
+    /// Its findings, in the order in which they came.
+    pub findings: Vec<IncidentFinding>,
+}
+
+/// A finding of an incident, as it was last.
+#[derive(Clone, Debug, PartialEq)]
+pub struct IncidentFinding {
+    /// The finding.
+    pub finding: Finding,
+    /// The time at which it was over; none while it is there.
+    pub end: Option<Time>,
+}
+
+/// The identity of an incident's root. Troubles of the cluster have nothing to do with each other.
+type Root = (Subject, Option<Problem>);
+
+/// The incidents of the present and of before, the oldest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Incidents {
+    all: VecDeque<Incident>,
+    last_id: u64,
+}
+
+fn root_of(finding: &Finding) -> Root {
+    let root = finding.root().clone();
+    let problem = (root == Subject::Cluster).then_some(finding.problem);
+    (root, problem)
+}
+
+impl Incident {
+    fn is_of(&self, root: &Root) -> bool {
+        let mut findings = self.findings.iter();
+        let is_kind = |problem| findings.any(|one| one.finding.problem == problem);
+        self.root == root.0 && root.1.is_none_or(is_kind)
+    }
+
+    fn present(&self) -> impl Iterator<Item = &Finding> {
+        let present = self.findings.iter().filter(|one| one.end.is_none());
+        present.map(|one| &one.finding)
+    }
+
+    /// Takes the newest state of a finding, which it may have had before.
+    fn take(&mut self, finding: &Finding) {
+        let key = finding.key();
+        self.end = None;
+        self.severity = self.severity.min(finding.severity);
+        self.since = self.since.min(finding.since);
+        let newest = IncidentFinding {
+            finding: finding.clone(),
+            end: None,
+        };
+        let mut findings = self.findings.iter_mut();
+        if let Some(known) = findings.find(|one| one.finding.key() == key) {
+            *known = newest;
+            return;
+        }
+        if self.findings.len() >= MAX_FINDINGS {
+            let Some(over) = self.findings.iter().position(|one| one.end.is_some()) else {
+                return;
+            };
+            self.findings.remove(over);
+        }
+        self.findings.push(newest);
+    }
+
+    /// Ends the findings that are not there any more, and itself with the last of them.
+    fn end_missing(&mut self, now: Time, present: &BTreeMap<FindingKey, Root>) {
+        if self.end.is_some() {
+            return;
+        }
+        for one in &mut self.findings {
+            if one.end.is_none() && !present.contains_key(&one.finding.key()) {
+                one.end = Some(now);
+            }
+        }
+        if self.present().next().is_none() {
+            self.end = Some(now);
+        }
+    }
+}
+
+impl Incidents {
+    /// Takes the present findings, of which notices alone are no incident.
+    pub(crate) fn update(&mut self, now: Time, findings: &[Finding]) {
+        let present = findings.iter().map(|f| (f.key(), root_of(f)));
+        let present: BTreeMap<FindingKey, Root> = present.collect();
+        for finding in findings {
+            let root = &present[&finding.key()];
+            let current = self.open_with(&finding.key());
+            if current.is_none() && finding.severity == Severity::Notice {
+                continue;
+            }
+            let at = self.incident_of(now, finding, root, current, &present);
+            self.all[at].take(finding);
+            // The finding may have moved.
+            for (index, incident) in self.all.iter_mut().enumerate() {
+                if index != at && incident.end.is_none() {
+                    let key = finding.key();
+                    incident.findings.retain(|one| one.finding.key() != key);
+                }
+            }
+            self.all.retain(|incident| !incident.findings.is_empty());
+        }
+        for incident in &mut self.all {
+            incident.end_missing(now, &present);
+        }
+        self.forget();
+    }
+
+    /// Returns the place of the open incident that has a finding now.
+    fn open_with(&self, key: &FindingKey) -> Option<usize> {
+        let has = |incident: &Incident| incident.present().any(|finding| finding.key() == *key);
+        self.all.iter().position(has)
+    }
+
+    /// Returns the place of the incident that a finding belongs to, which may be new. `current` is the one that it is in.
+    fn incident_of(
+        &mut self,
+        now: Time,
+        finding: &Finding,
+        root: &Root,
+        current: Option<usize>,
+        present: &BTreeMap<FindingKey, Root>,
+    ) -> usize {
+        if let Some(at) = current.filter(|at| self.all[*at].is_of(root)) {
+            return at;
+        }
+        let goes_on = |incident: &Incident| {
+            incident
+                .end
+                .is_none_or(|end| now.saturating_since(end) <= REOPENED)
+        };
+        let known = self
+            .all
+            .iter()
+            .rposition(|one| one.is_of(root) && goes_on(one));
+        if let Some(at) = known {
+            return at;
+        }
+        // The root of a whole incident may become known later.
+        let is_now_of = |incident: &Incident| {
+            let mut roots = incident.present().filter_map(|f| present.get(&f.key()));
+            roots.next() == Some(root) && roots.all(|other| other == root)
+        };
+        if root.1.is_none()
+            && let Some(at) = self.all.iter().position(is_now_of)
+        {
+            self.all[at].root = root.0.clone();
+            return at;
+        }
+        self.last_id += 1;
+        self.all.push_back(Incident {
+            id: self.last_id,
+            root: root.0.clone(),
+            severity: finding.severity,
+            since: finding.since,
+            end: None,
+            findings: Vec::new(),
+        });
+        self.all.len() - 1
+    }
+
+    fn forget(&mut self) {
+        while self.all.len() > MAX_INCIDENTS {
+            let over = self.all.iter().position(|incident| incident.end.is_some());
+            self.all.remove(over.unwrap_or_default());
+        }
+    }
+
+    /// Returns the incidents, the newest first.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Incident> {
+        self.all.iter().rev()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::ZERO + Duration::from_secs(seconds)
+    }
+
+    fn missed(model: &str, since: u64, root: Option<Subject>) -> Finding {
+        let subject = Subject::Model(model.parse().unwrap());
+        let finding = Finding::new(Severity::Warning, subject, Problem::SloMissed, "");
+        Finding {
+            since: at(since),
+            root,
+            ..finding
+        }
+    }
+
+    fn slow(severity: Severity) -> Finding {
+        let subject = Subject::Device("n/0".parse().unwrap());
+        let finding = Finding::new(severity, subject, Problem::SlowDevice, "");
+        Finding {
+            since: at(5),
+            ..finding
+        }
+    }
+
+    fn device() -> Subject {
+        slow(Severity::Notice).subject
+    }
+
+    #[test]
+    fn symptoms_join_their_root_and_the_incident_ends_with_the_last_of_them() {
+        let mut incidents = Incidents::default();
+        incidents.update(at(5), &[slow(Severity::Notice)]);
+        assert_eq!(incidents.all().count(), 0, "a notice alone is none");
+        // The root of the first symptom is known later.
+        incidents.update(at(10), &[missed("a", 8, None)]);
+        let both = [slow(Severity::Critical), missed("a", 8, Some(device()))];
+        incidents.update(at(15), &both);
+        let more = [&both[..], &[missed("b", 20, Some(device()))]].concat();
+        incidents.update(at(20), &more);
+        let all: Vec<&Incident> = incidents.all().collect();
+        let [incident] = all[..] else {
+            panic!("{all:?}");
+        };
+        assert_eq!((incident.id, &incident.root), (1, &device()));
+        assert_eq!(incident.severity, Severity::Critical);
+        assert_eq!((incident.since, incident.end), (at(5), None));
+        assert_eq!(incident.findings.len(), 3);
+        // It goes on until the last is over, and a pause does not end it.
+        incidents.update(at(25), &more[2..]);
+        incidents.update(at(30), &[]);
+        incidents.update(at(80), &more[..1]);
+        assert_eq!(incidents.all().next().unwrap().end, None);
+        incidents.update(at(90), &[]);
+        let incident = incidents.all().next().unwrap();
+        assert_eq!(incident.end, Some(at(90)));
+        let ends: Vec<_> = incident.findings.iter().map(|one| one.end).collect();
+        assert_eq!(ends, [Some(at(25)), Some(at(90)), Some(at(30))]);
+        // Later it is another one.
+        incidents.update(at(200), &both);
+        let ids: Vec<u64> = incidents.all().map(|incident| incident.id).collect();
+        assert_eq!(ids, [2, 1]);
+    }
+
+    #[test]
+    fn a_symptom_of_two_models_moves_to_its_root_alone() {
+        let mut incidents = Incidents::default();
+        let culprit = Some(Subject::Model("a".parse().unwrap()));
+        let before = [missed("a", 1, None), missed("b", 2, culprit.clone())];
+        incidents.update(at(5), &before);
+        incidents.update(at(6), &[missed("c", 6, None)]);
+        assert_eq!(incidents.all().count(), 2);
+        // What was an incident of its own joins the one of its root.
+        incidents.update(at(10), &[&before[..], &[missed("c", 6, culprit)]].concat());
+        let all: Vec<&Incident> = incidents.all().collect();
+        assert_eq!(all.iter().filter(|one| one.end.is_none()).count(), 1);
+        let models: Vec<_> = all.last().unwrap().present().map(Finding::key).collect();
+        assert_eq!(models.len(), 3);
+    }
+
+    #[test]
+    fn the_memory_of_incidents_and_of_their_findings_is_bounded() {
+        let mut incidents = Incidents::default();
+        for number in 0..2 * MAX_INCIDENTS as u64 {
+            let now = at(1000 * number);
+            incidents.update(now, &[missed("a", 1000 * number, None)]);
+            incidents.update(now + REOPENED, &[]);
+        }
+        assert_eq!(incidents.all().count(), MAX_INCIDENTS);
+        let mut incidents = Incidents::default();
+        let root = Some(device());
+        let many = (0..2 * MAX_FINDINGS).map(|n| missed(&format!("m{n}"), 5, root.clone()));
+        let all: Vec<Finding> = [slow(Severity::Warning)].into_iter().chain(many).collect();
+        incidents.update(at(5), &all);
+        let incident = incidents.all().next().unwrap();
+        assert_eq!(incident.findings.len(), MAX_FINDINGS);
+        assert_eq!(incident.findings[0].finding.problem, Problem::SlowDevice);
+        incidents.update(at(10), &all);
+        assert_eq!(
+            incidents.all().count(),
+            1,
+            "those that were forgotten are of it"
+        );
+    }
+}

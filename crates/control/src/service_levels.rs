@@ -1,0 +1,299 @@
+//! The requests of every model in the last minute: how many of those that ended were in time.
+//!
+//! A request that has not ended counts as neither in time nor missed.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use packhorse_cluster::{ModelId, Time};
+
+use crate::{event::RequestCounts, missed_requests::MissedRequests, record::Forecast};
+
+/// The time that is looked at.
+const WINDOW: Duration = Duration::from_mins(1);
+/// The part of the requests that shall be in time: that of the alerts, whose error budget is 1 %.
+const OBJECTIVE: f64 = 0.99;
+/// The least number of requests that ended for which a model can miss the objective.
+const MIN_ENDED: u64 = 20;
+/// The least number of missed requests for which a model can miss the objective.
+const MIN_MISSED: u64 = 3;
+
+/// The requests of all models in the last minute.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServiceLevels {
+    /// The time of the last sample.
+    sampled: Time,
+    models: BTreeMap<ModelId, History>,
+}
+
+/// The requests per second of every model that the plan of a time meant to answer in time.
+type Planned = Arc<BTreeMap<ModelId, f64>>;
+
+#[derive(Clone, Debug, Default)]
+struct History {
+    counted: Option<(RequestCounts, MissedRequests)>,
+    /// The periods in which something happened, the oldest first.
+    periods: VecDeque<Period>,
+    /// The begin of the first period with a missed request, and what was planned then, while it misses its objective. Later plans are made for the
+    /// load that came, and take from others what they had.
+    began: Option<(Time, Planned)>,
+}
+
+/// The requests of a model between two samples.
+#[derive(Clone, Debug)]
+struct Period {
+    begin: Time,
+    end: Time,
+    counts: RequestCounts,
+    misses: MissedRequests,
+    planned: Planned,
+}
+
+/// The requests of a model that misses its objective.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MissedLevel {
+    /// The number of requests that ended in the last minute.
+    pub(crate) ended: u64,
+    /// The number of them that were not in time.
+    pub(crate) missed: u64,
+    /// The begin of the first period with a missed request.
+    pub(crate) since: Time,
+    /// Its load while it missed.
+    pub(crate) load: Load,
+    /// The missed requests.
+    pub(crate) misses: MissedRequests,
+    /// The ends of the periods with missed requests.
+    periods: Vec<Time>,
+    /// The plan when it began.
+    planned: Planned,
+}
+
+/// The requests that came and those that were planned for.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Load {
+    /// The requests per second that came.
+    pub(crate) offered_rps: f64,
+    /// The requests per second that the plan meant to answer in time when it began.
+    pub(crate) planned_rps: f64,
+}
+
+impl Load {
+    /// Returns true if clearly more came than was planned for.
+    pub(crate) fn is_excessive(self) -> bool {
+        self.planned_rps > 0.0 && self.offered_rps > 1.2 * self.planned_rps
+    }
+
+    /// Returns the requests per second that came beyond those that were planned for.
+    pub(crate) fn excess_rps(self) -> f64 {
+        (self.offered_rps - self.planned_rps).max(0.0)
+    }
+}
+
+impl ServiceLevels {
+    /// Takes the counts at the end of a period.
+    pub(crate) fn sample(
+        &mut self,
+        now: Time,
+        counts: &BTreeMap<ModelId, RequestCounts>,
+        misses: &BTreeMap<ModelId, MissedRequests>,
+        forecasts: &BTreeMap<ModelId, Forecast>,
+    ) {
+        let begin = std::mem::replace(&mut self.sampled, now);
+        self.models.retain(|model, _| counts.contains_key(model));
+        let planned = forecasts.iter();
+        let planned = planned.map(|(id, f)| (id.clone(), f.goodput.get().min(f.rate.get())));
+        let planned: Planned = Arc::new(planned.collect());
+        for (model, counts) in counts {
+            let history = self.models.entry(model.clone()).or_default();
+            let misses = misses.get(model).cloned().unwrap_or_default();
+            let before = history.counted.replace((*counts, misses.clone()));
+            history.forget(now);
+            // The first reading may be of more than the period.
+            if let Some((counts_before, misses_before)) = before.filter(|_| begin < now) {
+                history.add(Period {
+                    begin,
+                    end: now,
+                    counts: counts.since(counts_before),
+                    misses: misses.since(&misses_before),
+                    planned: Arc::clone(&planned),
+                });
+            }
+            history.note_begin();
+        }
+    }
+
+    /// Returns the models that miss their objective.
+    pub(crate) fn missing(&self) -> BTreeMap<&ModelId, MissedLevel> {
+        let levels = self.models.iter();
+        levels
+            .filter_map(|(model, history)| Some((model, history.missed_level(model)?)))
+            .collect()
+    }
+
+    /// Returns the load of a model while another one missed its objective.
+    pub(crate) fn load_during(&self, model: &ModelId, other: &MissedLevel) -> Load {
+        let periods = self.models.get(model).map(|history| &history.periods);
+        let periods = periods.into_iter().flatten();
+        let periods = periods.filter(|period| other.periods.contains(&period.end));
+        load(periods, model, &other.planned)
+    }
+}
+
+impl History {
+    fn forget(&mut self, now: Time) {
+        let is_old = |period: &mut Period| now.saturating_since(period.begin) > WINDOW;
+        while self.periods.pop_front_if(is_old).is_some() {}
+    }
+
+    /// Adds a period, unless nothing happened in it.
+    fn add(&mut self, period: Period) {
+        if period.counts != RequestCounts::default() {
+            self.periods.push_back(period);
+        }
+    }
+
+    /// Notes when it began to miss its objective, or that it no longer does.
+    fn note_begin(&mut self) {
+        let begin = self.missed_requests().and_then(|_| {
+            let first = self.missing().next()?;
+            Some((first.begin, Arc::clone(&first.planned)))
+        });
+        self.began = begin.map(|begin| self.began.take().unwrap_or(begin));
+    }
+
+    /// Returns the periods with missed requests.
+    fn missing(&self) -> impl Iterator<Item = &Period> {
+        self.periods
+            .iter()
+            .filter(|period| period.counts.missed > 0)
+    }
+
+    /// Returns the number of requests that ended, and of those that were missed, if the model misses its objective.
+    fn missed_requests(&self) -> Option<(u64, u64)> {
+        let (mut within, mut missed) = (0, 0);
+        for period in &self.periods {
+            within += period.counts.within_slo;
+            missed += period.counts.missed;
+        }
+        let ended = within + missed;
+        let part = within as f64 / ended.max(1) as f64;
+        if ended < MIN_ENDED || missed < MIN_MISSED || part >= OBJECTIVE {
+            return None;
+        }
+        Some((ended, missed))
+    }
+
+    fn missed_level(&self, model: &ModelId) -> Option<MissedLevel> {
+        let (ended, missed) = self.missed_requests()?;
+        let (since, planned) = self.began.clone()?;
+        let mut sum = MissedRequests::default();
+        for period in self.missing() {
+            sum.merge(&period.misses);
+        }
+        Some(MissedLevel {
+            ended,
+            missed,
+            since,
+            load: load(self.missing(), model, &planned),
+            misses: sum,
+            periods: self.missing().map(|period| period.end).collect(),
+            planned,
+        })
+    }
+}
+
+/// Returns the load of a model over some periods of its, beside what was planned for it.
+fn load<'a>(periods: impl Iterator<Item = &'a Period>, model: &ModelId, planned: &Planned) -> Load {
+    let (mut seconds, mut offered) = (0.0, 0.0);
+    for period in periods {
+        seconds += period.end.saturating_since(period.begin).as_secs_f64();
+        offered += period.counts.arrived as f64;
+    }
+    if seconds <= 0.0 {
+        return Load::default();
+    }
+    Load {
+        offered_rps: offered / seconds,
+        planned_rps: planned.get(model).copied().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::RequestsPerSecond;
+
+    use super::*;
+
+    /// A model that is planned for 100 requests/s, sampled every five seconds.
+    #[derive(Default)]
+    struct Sampled {
+        levels: ServiceLevels,
+        now: Time,
+        counts: RequestCounts,
+    }
+
+    impl Sampled {
+        fn pass(&mut self, arrived: u64, within_slo: u64, missed: u64) -> Option<MissedLevel> {
+            let model: ModelId = "m".parse().unwrap();
+            self.now += Duration::from_secs(5);
+            self.counts.arrived += arrived;
+            self.counts.within_slo += within_slo;
+            self.counts.missed += missed;
+            let rate = RequestsPerSecond::new(100.0).unwrap();
+            let forecast = Forecast {
+                model: model.clone(),
+                rate,
+                goodput: rate,
+                shortfall: None,
+            };
+            let forecasts = BTreeMap::from([(model.clone(), forecast)]);
+            let counts = BTreeMap::from([(model.clone(), self.counts)]);
+            self.levels
+                .sample(self.now, &counts, &BTreeMap::new(), &forecasts);
+            self.levels.missing().remove(&model)
+        }
+    }
+
+    #[test]
+    fn a_model_misses_its_objective_from_the_first_missed_request_until_a_minute_after_the_last() {
+        let mut model = Sampled::default();
+        // The first reading is of any time.
+        assert_eq!(model.pass(1000, 0, 1000), None);
+        assert_eq!(model.pass(500, 500, 0), None);
+        let before = model.now;
+        let level = model.pass(2000, 500, 1500).unwrap();
+        assert_eq!((level.ended, level.missed), (2500, 1500));
+        assert_eq!(level.since, before);
+        assert!((level.load.offered_rps - 400.0).abs() < 1e-9);
+        assert!((level.load.planned_rps - 100.0).abs() < 1e-9);
+        assert!(level.load.is_excessive());
+        let mut seconds = 0;
+        while model.pass(50, 50, 0).is_some() {
+            seconds += 5;
+        }
+        assert_eq!(seconds, 55);
+    }
+
+    #[test]
+    fn requests_that_have_not_ended_and_few_that_missed_are_nothing() {
+        let mut model = Sampled::default();
+        model.pass(0, 0, 0);
+        // All wait.
+        for _ in 0..5 {
+            assert_eq!(model.pass(10_000, 0, 0), None);
+        }
+        let mut model = Sampled::default();
+        model.pass(0, 0, 0);
+        for (within_slo, missed) in [(0, 19), (0, 0), (98, 2), (299, 3)] {
+            let mut model = Sampled {
+                levels: model.levels.clone(),
+                ..model
+            };
+            assert_eq!(model.pass(400, within_slo, missed), None, "{missed}");
+        }
+        assert!(model.pass(400, 290, 3).is_some());
+    }
+}

@@ -1,0 +1,182 @@
+//! Findings from what is observed: who misses its SLO, since when, why, and who is the culprit.
+
+use std::time::Duration;
+
+use packhorse_cluster::{DeviceId, ModelId, NodeName, Time};
+use packhorse_control::{CurePreview, Finding, Problem, Severity, Subject};
+
+use crate::virtual_cluster::{Settings, VirtualCluster};
+
+const MINUTE: Duration = Duration::from_mins(1);
+
+/// Returns a cluster with so many nodes of one device each with this memory, whose models serve and get their rates.
+fn loaded_cluster(devices: usize, memory_mib: u64, models: &[(&str, f64)]) -> VirtualCluster {
+    let mut cluster = VirtualCluster::new(Settings::default());
+    for number in 0..devices {
+        cluster.add_node(&format!("n{number}"), "T4", 1, memory_mib);
+    }
+    for (model, rate) in models {
+        cluster.register(model, *rate);
+    }
+    cluster.run_until("all models serve", 2 * MINUTE, VirtualCluster::is_healthy);
+    for (model, rate) in models {
+        cluster.set_clients(model, *rate);
+    }
+    cluster.run_for(2 * MINUTE);
+    cluster
+}
+
+fn finding(cluster: &VirtualCluster, problem: Problem, subject: &Subject) -> Option<Finding> {
+    let mut findings = cluster.controller().findings().iter();
+    let found = findings.find(|f| f.problem == problem && f.subject == *subject);
+    found.cloned()
+}
+
+fn missed(cluster: &VirtualCluster, model: &str) -> Option<Finding> {
+    finding(cluster, Problem::SloMissed, &of_model(model))
+}
+
+fn of_model(model: &str) -> Subject {
+    Subject::Model(model.parse().unwrap())
+}
+
+/// Returns true if no number of a finding has more than seven digits, or a part of more than 100 %.
+fn is_rounded(finding: &Finding) -> bool {
+    let evidence = finding.evidence.iter().map(|evidence| &evidence.text);
+    let texts = evidence.chain([&finding.text]).chain(&finding.cause);
+    texts.into_iter().all(|text| {
+        let numbers = text.split(|c: char| !c.is_ascii_digit() && c != '.');
+        let parts = text.split(" %").filter_map(|part| {
+            let number = part.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+            number.parse::<u64>().ok()
+        });
+        numbers.into_iter().all(|number| number.len() <= 7)
+            && (!text.contains(" %") || parts.into_iter().next().is_some_and(|part| part <= 100))
+    })
+}
+
+#[test]
+fn an_overloaded_model_is_found_with_its_rates_since_it_began_and_until_it_is_over() {
+    let mut cluster = loaded_cluster(1, 1500, &[("a:1", 100.0)]);
+    assert_eq!(cluster.controller().findings(), []);
+    let begin = cluster.now;
+    cluster.set_clients("a:1", 4000.0);
+    let took = cluster.run_until("it is found", MINUTE, |c| missed(c, "a:1").is_some());
+    assert!(took <= Duration::from_secs(11), "{took:?}");
+    let first = missed(&cluster, "a:1").unwrap();
+    // A period may have begun before the load.
+    assert!(first.since + Duration::from_secs(5) >= begin && first.since <= cluster.now);
+    cluster.run_for(Duration::from_secs(20));
+    let found = missed(&cluster, "a:1").unwrap();
+    assert_eq!(found.since, first.since);
+    assert_eq!(found.severity, Severity::Critical);
+    let cause = found.cause.as_deref().unwrap();
+    assert!(cause.contains("requests/s come, and"), "{cause}");
+    assert!(is_rounded(&found), "{found:?}");
+    assert!(
+        matches!(&found.preview, Some(CurePreview::Rate(id, _)) if id.to_string() == "a:1"),
+        "{found:?}"
+    );
+    cluster.set_clients("a:1", 100.0);
+    cluster.run_until("it is over", 3 * MINUTE, |c| missed(c, "a:1").is_none());
+}
+
+#[test]
+fn a_device_that_is_slower_than_its_sibling_is_named_with_its_models() {
+    let mut cluster = loaded_cluster(2, 1500, &[("a:1", 1000.0)]);
+    assert_eq!(cluster.serving("a:1").len(), 2);
+    let device: DeviceId = "n1/sim0".parse().unwrap();
+    let subject = Subject::Device(device.clone());
+    let slow = |c: &VirtualCluster| finding(c, Problem::SlowDevice, &subject);
+    assert_eq!(slow(&cluster), None);
+    let node: NodeName = "n1".parse().unwrap();
+    cluster.slow_device(&node, 0, 2.0);
+    cluster.run_until("it is found", MINUTE, |c| slow(c).is_some());
+    let found = slow(&cluster).unwrap();
+    assert!(
+        found
+            .text
+            .starts_with("batches on device n1/sim0 of node n1 take ")
+            && found
+                .text
+                .ends_with(" times as long as on other devices of kind T4"),
+        "{found:?}"
+    );
+    assert!(is_rounded(&found), "{found:?}");
+    let evidence = &found.evidence[0].text;
+    assert!(
+        evidence.starts_with("batches of model a:1 take "),
+        "{evidence}"
+    );
+    let kind = "T4".parse().unwrap();
+    assert_eq!(found.preview, Some(CurePreview::WithoutDevice(kind)));
+    let other = Subject::Device("n0/sim0".parse().unwrap());
+    assert_eq!(finding(&cluster, Problem::SlowDevice, &other), None);
+    // A model that misses because of it is found under it.
+    cluster.slow_device(&node, 0, 30.0);
+    cluster.run_until("it costs requests", 2 * MINUTE, |c| {
+        missed(c, "a:1").is_some_and(|found| found.root.as_ref() == Some(&subject))
+    });
+    let found = slow(&cluster).unwrap();
+    assert_eq!(found.victims, ["a:1".parse::<ModelId>().unwrap()]);
+    assert!(found.severity <= missed(&cluster, "a:1").unwrap().severity);
+    cluster.slow_device(&node, 0, 1.0);
+    cluster.run_until("it is over", 3 * MINUTE, |c| slow(c).is_none());
+}
+
+#[test]
+fn the_model_whose_load_costs_others_comes_first_and_names_its_victims() {
+    let mut cluster = loaded_cluster(1, 8192, &[("a:1", 100.0), ("b:1", 50.0)]);
+    for model in ["a:1", "b:1"] {
+        cluster.set_clients(model, 0.0);
+    }
+    let (a, b): (ModelId, ModelId) = ("a:1".parse().unwrap(), "b:1".parse().unwrap());
+    let counted = &mut cluster.counted;
+    counted.rates.insert(a.clone(), 100.0);
+    counted.rates.insert(b.clone(), 50.0);
+    cluster.run_for(3 * MINUTE);
+    assert_eq!(missed(&cluster, "b:1"), None);
+    // The culprit itself is in time.
+    cluster.counted.rates.insert(a.clone(), 4000.0);
+    cluster.counted.in_time.insert(b.clone(), 0.5);
+    cluster.run_until("the victim is found", MINUTE, |c| {
+        missed(c, "b:1").is_some()
+    });
+    let victim = missed(&cluster, "b:1").unwrap();
+    assert_eq!(victim.root, Some(of_model("a:1")), "{victim:?}");
+    assert_eq!(victim.severity, Severity::Warning);
+    let culprit = finding(&cluster, Problem::Overloaded, &of_model("a:1")).unwrap();
+    assert_eq!(culprit.victims, std::slice::from_ref(&b));
+    assert!(culprit.severity <= victim.severity);
+    assert!(is_rounded(&culprit) && is_rounded(&victim));
+    // Once it misses as well, its own finding names them.
+    cluster.counted.in_time.insert(a.clone(), 0.4);
+    cluster.run_until("the culprit misses", MINUTE, |c| missed(c, "a:1").is_some());
+    let culprit = missed(&cluster, "a:1").unwrap();
+    assert_eq!((culprit.root, culprit.severity), (None, Severity::Critical));
+    assert_eq!(culprit.victims, [b]);
+    assert_eq!(
+        finding(&cluster, Problem::Overloaded, &of_model("a:1")),
+        None
+    );
+}
+
+#[test]
+fn the_loss_of_a_node_is_the_root_of_what_it_costs() {
+    let mut cluster = loaded_cluster(2, 1500, &[("a:1", 1000.0)]);
+    assert_eq!(cluster.serving("a:1").len(), 2);
+    let node: NodeName = "n1".parse().unwrap();
+    let begin: Time = cluster.now;
+    cluster.switch_off(&node);
+    let root = Subject::Node(node);
+    cluster.run_until("it is lost", MINUTE, |c| {
+        finding(c, Problem::NodeLost, &root).is_some()
+    });
+    let lost = finding(&cluster, Problem::NodeLost, &root).unwrap();
+    assert!(lost.since >= begin && lost.since <= cluster.now);
+    cluster.run_for(Duration::from_secs(10));
+    assert_eq!(
+        finding(&cluster, Problem::NodeLost, &root).unwrap().since,
+        lost.since
+    );
+}
