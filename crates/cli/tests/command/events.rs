@@ -115,8 +115,7 @@ async fn findings_have_cause_and_cure() {
     gateway
         .answers("GET", "/v1/findings", 200, findings.clone())
         .await;
-    let expected = "\
-  warning  model densenet121:1: 40 of 100 requests missed
+    let expected = "  warning  model densenet121:1: 40 of 100 requests missed
     since: 2026-11-22 22:53:23.313Z
     cause: device n/gpu0 is slow
     shown by: 90 % of their time was computing
