@@ -63,7 +63,7 @@ impl Controller {
             Command::Split(name, change) => self.change_split(&name, change)?,
             Command::RemoveModel(name, version) => Some(self.remove_model(&name, version)?),
             Command::ImportProfiles(profiles) => {
-                let profiles = self.state.without_worse_estimates(profiles);
+                let profiles = self.state.without_worse_estimates(&profiles);
                 let write = Write::UpsertProfiles(profiles.clone(), None);
                 (!profiles.is_empty()).then_some((write, Change::Profiles(profiles)))
             }

@@ -119,7 +119,7 @@ impl Controller {
 
 impl State {
     /// Returns the profiles without the estimates of models that were measured on that kind of device.
-    pub(crate) fn without_worse_estimates(&self, profiles: ProfileTable) -> ProfileTable {
+    pub(crate) fn without_worse_estimates(&self, profiles: &ProfileTable) -> ProfileTable {
         let mut kept = ProfileTable::default();
         for (id, kind, profile) in profiles.iter() {
             let is_estimate = profile.source() == ProfileSource::Estimated;

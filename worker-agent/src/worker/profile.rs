@@ -277,7 +277,8 @@ fn measure_shape(
         batch.run()?;
         let took = now() - started;
         // A neighbour's batches are none of this program's time. With several threads only this one's delay is known.
-        latencies.push(took.saturating_sub(run_delay() - delayed));
+        let delay = run_delay().saturating_sub(delayed);
+        latencies.push(took.saturating_sub(delay));
     }
     latencies.sort_unstable();
     let quantile = |percent: usize| latencies[percent * latencies.len() / 100];
