@@ -108,8 +108,8 @@ struct Tried {
     not_serving: Vec<(u64, usize)>,
 }
 
-/// Of 103 remedies of 59 random problems, 101 served their model by the forecast of the new plan, and of 4 a smaller change served it, too: the search is no
-/// proof, and a plan for fewer requests or more devices may be worse.
+/// Of the 58 remedies of the first 30 random problems, all served their model by the forecast and by the estimate of the new plan, and of none a smaller change that was tried
+/// served it, too. That is no proof: a plan for fewer requests or more devices may be worse.
 #[test]
 fn remedies_serve_short_models_and_are_the_smallest_of_their_kind() {
     let mut tried: BTreeMap<&str, Tried> = BTreeMap::new();
