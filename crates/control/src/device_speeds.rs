@@ -5,7 +5,7 @@
 //! is compared with the profiles of its models, while they are alone on it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
@@ -30,8 +30,8 @@ const MAX_ROWS_RATIO: f64 = 2.0;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeviceSpeeds {
     devices: BTreeMap<DeviceId, ObservedDevice>,
-    /// The devices that are slow.
-    slow: BTreeSet<DeviceId>,
+    /// The devices that are slow, with the begin of what was looked at when that was found.
+    slow: BTreeMap<DeviceId, Time>,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +94,8 @@ pub(crate) struct SlowDevice {
     pub(crate) device: DeviceId,
     /// The kind of the device.
     pub(crate) kind: DeviceKind,
+    /// The time at which it became slow at the earliest.
+    pub(crate) since: Time,
     /// The time of its batches over that on its siblings, or by the profiles.
     pub(crate) factor: f64,
     /// The models whose batches take longer, the most slowed first.
@@ -165,7 +167,7 @@ impl DeviceSpeeds {
                 compute += seconds;
                 reference += seconds / model.factor;
             }
-            let limit = if self.slow.contains(id) {
+            let limit = if self.slow.contains_key(id) {
                 RECOVERED
             } else {
                 SLOW
@@ -180,11 +182,13 @@ impl DeviceSpeeds {
             slow.push(SlowDevice {
                 device: id.clone(),
                 kind: device.kind.clone(),
+                since: self.slow.get(id).copied().unwrap_or_else(|| before(now)),
                 factor: compute / reference,
                 models,
             });
         }
-        self.slow = slow.iter().map(|slow| slow.device.clone()).collect();
+        let dated = slow.iter().map(|slow| (slow.device.clone(), slow.since));
+        self.slow = dated.collect();
         slow
     }
 
@@ -246,6 +250,11 @@ fn compare(
         Some((slowed, sums.compute))
     });
     compared.collect()
+}
+
+/// Returns the begin of what is looked at.
+fn before(now: Time) -> Time {
+    Time::ZERO + now.saturating_since(Time::ZERO).saturating_sub(WINDOW)
 }
 
 fn sums(periods: &VecDeque<Period>) -> Sums {

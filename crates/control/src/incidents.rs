@@ -15,6 +15,8 @@ use crate::finding::{Finding, FindingKey, Problem, Severity, Subject};
 const MAX_INCIDENTS: usize = 128;
 /// The largest number of findings that an incident keeps. Those that are over are forgotten, and while none is, further ones are left out.
 const MAX_FINDINGS: usize = 32;
+/// The age from which an incident keeps its root: what becomes known later began later.
+const SETTLED: Duration = Duration::from_mins(1);
 /// The time after the end of an incident within which it goes on if its root has findings again.
 const REOPENED: Duration = Duration::from_mins(1);
 
@@ -72,12 +74,29 @@ impl Incident {
         present.map(|one| &one.finding)
     }
 
-    /// Takes the newest state of a finding, which it may have had before.
-    fn take(&mut self, finding: &Finding) {
+    /// Returns true if it is so old that it keeps its root and its findings whatever becomes known.
+    fn is_settled(&self, now: Time) -> bool {
+        now.saturating_since(self.since) > SETTLED
+    }
+
+    /// Gives a finding to another incident, or ends it here if it was this one's for long.
+    fn give(&mut self, now: Time, key: &FindingKey, is_late: bool) {
+        if !is_late {
+            self.findings.retain(|one| one.finding.key() != *key);
+            return;
+        }
+        let mut findings = self.findings.iter_mut();
+        if let Some(given) = findings.find(|one| one.finding.key() == *key) {
+            given.end = Some(now);
+        }
+    }
+
+    /// Takes the newest state of a finding, which it may have had before, and has had since `begin`.
+    fn take(&mut self, finding: &Finding, begin: Time) {
         let key = finding.key();
         self.end = None;
         self.severity = self.severity.min(finding.severity);
-        self.since = self.since.min(finding.since);
+        self.since = self.since.min(begin);
         let newest = IncidentFinding {
             finding: finding.clone(),
             end: None,
@@ -124,13 +143,12 @@ impl Incidents {
                 continue;
             }
             let at = self.incident_of(now, finding, root, current, &present);
-            self.all[at].take(finding);
-            // The finding may have moved.
-            for (index, incident) in self.all.iter_mut().enumerate() {
-                if index != at && incident.end.is_none() {
-                    let key = finding.key();
-                    incident.findings.retain(|one| one.finding.key() != key);
-                }
+            let moved = current.filter(|current| *current != at);
+            let is_late = moved.is_some_and(|from| self.all[from].is_settled(now));
+            let begin = if is_late { now } else { finding.since };
+            self.all[at].take(finding, begin);
+            if let Some(from) = moved {
+                self.all[from].give(now, &finding.key(), is_late);
             }
             self.all.retain(|incident| !incident.findings.is_empty());
         }
@@ -173,7 +191,9 @@ impl Incidents {
         // The root of a whole incident may become known later.
         let is_now_of = |incident: &Incident| {
             let mut roots = incident.present().filter_map(|f| present.get(&f.key()));
-            roots.next() == Some(root) && roots.all(|other| other == root)
+            !incident.is_settled(now)
+                && roots.next() == Some(root)
+                && roots.all(|other| other == root)
         };
         if root.1.is_none()
             && let Some(at) = self.all.iter().position(is_now_of)
@@ -186,7 +206,7 @@ impl Incidents {
             id: self.last_id,
             root: root.0.clone(),
             severity: finding.severity,
-            since: finding.since,
+            since: now,
             end: None,
             findings: Vec::new(),
         });
@@ -286,6 +306,25 @@ mod tests {
         assert_eq!(all.iter().filter(|one| one.end.is_none()).count(), 1);
         let models: Vec<_> = all.last().unwrap().present().map(Finding::key).collect();
         assert_eq!(models.len(), 3);
+    }
+
+    #[test]
+    fn what_has_another_root_after_a_minute_is_another_incident() {
+        let mut incidents = Incidents::default();
+        incidents.update(at(10), &[missed("a", 8, None)]);
+        let both = [slow(Severity::Warning), missed("a", 8, Some(device()))];
+        let both = both.map(|finding| Finding {
+            since: finding.since.max(at(8)),
+            ..finding
+        });
+        incidents.update(at(100), &both);
+        let all: Vec<&Incident> = incidents.all().collect();
+        let [second, first] = all[..] else {
+            panic!("{all:?}");
+        };
+        assert_eq!(first.root, missed("a", 8, None).subject);
+        assert_eq!((first.since, first.end), (at(8), Some(at(100))));
+        assert_eq!((&second.root, second.findings.len()), (&device(), 2));
     }
 
     #[test]

@@ -161,7 +161,9 @@ fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
         return Cause::Fails;
     }
     let excessive = level.load.is_excessive();
-    if let Some(slow) = slow_device_of(state, id) {
+    // What was missed before has another cause.
+    let slow = slow_device_of(state, id).filter(|slow| level.part_since(slow.since) > MOST);
+    if let Some(slow) = slow {
         let main = misses.main_device();
         let is_main = main.is_some_and(|(device, part)| *device == slow.device && part > MOST);
         if is_main || !excessive {

@@ -65,8 +65,8 @@ pub(crate) struct MissedLevel {
     pub(crate) load: Load,
     /// The missed requests.
     pub(crate) misses: MissedRequests,
-    /// The ends of the periods with missed requests.
-    periods: Vec<Time>,
+    /// The ends of the periods with missed requests, with their numbers.
+    periods: Vec<(Time, u64)>,
     /// The plan when it began.
     planned: Planned,
 }
@@ -78,6 +78,15 @@ pub(crate) struct Load {
     pub(crate) offered_rps: f64,
     /// The requests per second that the plan meant to answer in time when it began.
     pub(crate) planned_rps: f64,
+}
+
+impl MissedLevel {
+    /// Returns the part of the missed requests, from 0 to 1, that ended in a period that was not over at this time.
+    pub(crate) fn part_since(&self, time: Time) -> f64 {
+        let later = self.periods.iter().filter(|(end, _)| *end > time);
+        let later: u64 = later.map(|(_, missed)| missed).sum();
+        later as f64 / self.missed.max(1) as f64
+    }
 }
 
 impl Load {
@@ -137,7 +146,10 @@ impl ServiceLevels {
     pub(crate) fn load_during(&self, model: &ModelId, other: &MissedLevel) -> Load {
         let periods = self.models.get(model).map(|history| &history.periods);
         let periods = periods.into_iter().flatten();
-        let periods = periods.filter(|period| other.periods.contains(&period.end));
+        let periods = periods.filter(|period| {
+            let mut ends = other.periods.iter();
+            ends.any(|(end, _)| *end == period.end)
+        });
         load(periods, model, &other.planned)
     }
 }
@@ -199,7 +211,10 @@ impl History {
             since,
             load: load(self.missing(), model, &planned),
             misses: sum,
-            periods: self.missing().map(|period| period.end).collect(),
+            periods: self
+                .missing()
+                .map(|period| (period.end, period.counts.missed))
+                .collect(),
             planned,
         })
     }
