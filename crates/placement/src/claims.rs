@@ -13,14 +13,14 @@
 //! model may take from served models of a lower priority what they need, and never from others. Their last replicas it takes for a need only,
 //! or where memory is short.
 //!
-//! A policy gets the models in the order of their priorities. If the plan does not keep the claims, the policy is asked again with smaller rates. First the models whose rates are above what they
-//! have now get less, then all models, and then the models of the lowest
-//! priorities as good as nothing, or no replica: only as many as must give way. If no such plan keeps the claims,
+//! A policy gets the models in the order of their priorities. If the plan does not keep the claims, the policy is asked again with smaller rates.
+//! First the models whose rates are above what they have now get less, then all models, and then the models of the lowest priorities as good as
+//! nothing, or no replica: only as many as must give way. If no such plan keeps the claims,
 //! but for a small loss, the current replicas stay, and models without one get a replica where memory is left. A model that is planned for
 //! less than its rate says so in its forecast ([`Shortfall::Claims`], [`Shortfall::HigherPriority`]).
 //!
-//! Whatever a policy plans, no served model is *deprived*: it loses no more than a small part of what it has and needs, and keeps a replica, unless another model has a claim
-//! to what it loses ([`demands`]). Any other plan, and at last the current replicas, come before one that deprives a model.
+//! Whatever a policy plans, no served model is *deprived*: it loses no more than a small part of what it has and needs, and keeps a replica, unless
+//! another model has a claim to what it loses ([`demands`]). Any other plan, and at last the current replicas, come before one that deprives a model.
 //!
 //! Problems without needs have no claims: policies are compared on the rates as they are.
 
@@ -37,7 +37,7 @@ use packhorse_cluster::{
 };
 
 use self::{
-    demands::{Demands, Goodputs},
+    demands::{Demands, Goodputs, IDLE, TOLERANCE},
     harm::{Harm, Unmet},
     priority_order::PriorityOrder,
     shares::{Shares, needed, rate},
@@ -46,10 +46,6 @@ use crate::{candidates::Candidates, goodput};
 
 /// The parts of the rates above the needs that are tried one after the other.
 const PARTS: [f64; 2] = [0.5, 0.0];
-/// The part of a claim that a plan may miss: the error of the estimate.
-const TOLERANCE: f64 = 0.05;
-/// The rate of a model that gets as good as no requests, in requests/s.
-const IDLE: f64 = 0.02;
 /// The largest number of plans in search of the fewest models of a priority that must give way.
 const SEARCH: usize = 5;
 /// The step, in thousandths, in which lost and lacking parts of models count where models of a lower priority would pay for them. A smaller

@@ -4,9 +4,12 @@ use std::cmp::Ordering;
 
 use packhorse_cluster::{PlannedReplica, Problem};
 
-use super::{IDLE, TOLERANCE};
 use crate::goodput;
 
+/// The part of a claim that a plan may miss: the error of the estimate.
+pub(super) const TOLERANCE: f64 = 0.05;
+/// The rate of a model that gets as good as no requests, in requests/s.
+pub(super) const IDLE: f64 = 0.02;
 /// The part of its goodput from which a model that loses it is deprived; what is less is worth a better plan.
 const MAX_LOSS: f64 = 0.1;
 
@@ -50,10 +53,9 @@ impl Demands {
         }
     }
 
-    /// Returns true if a model that has a replica now loses, by another placement, what it is measured to need to models that have no claim to it. A claim
-    /// to it has a model of a higher priority, or one of the same priority that lacks its fair share, as long as the model keeps its own or is no worse
-    /// off. A plan that
-    /// admits newcomers gives nobody else more of a reservation at the cost of a need.
+    /// Returns true if a model that has a replica now loses, by another placement, what it is measured to need to models that have no claim to it.
+    /// A claim to it has a model of a higher priority, or one of the same priority that lacks its fair share, as long as the model keeps its own or
+    /// is no worse off. A plan that admits newcomers gives nobody else more of a reservation at the cost of a need.
     pub(super) fn is_deprived(
         &self,
         model: usize,

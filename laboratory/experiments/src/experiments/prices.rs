@@ -161,8 +161,8 @@ impl Experiment for Prices {
             runner.seeds
         ));
         page.paragraph(
-            "Where a cluster only just serves the load, the search of `goodput` finds the plan for it in one problem and not in another, that has profiles for more kinds of device.\n\
-             At such an SLO all kinds can cost more than one of them.",
+            "Each kind is also searched alone, so that all kinds together cost no more than one of them.\n\
+             Where a cluster only just serves the load, the search of `goodput` may find the plan for it at one SLO and not at a weaker one: H100 at 80 ms.",
         );
         page.table(&table(&cases)?);
         Ok((page, None))
