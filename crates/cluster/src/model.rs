@@ -245,6 +245,17 @@ impl Program {
             });
         }
         self.validate_side("inputs", &self.inputs, true)?;
+        let examples = self.inputs.iter().filter_map(|spec| spec.example.as_ref());
+        let elements: usize = examples.map(Vec::len).sum();
+        if elements > TensorSpec::MAX_EXAMPLES {
+            return Err(ModelSpecError {
+                field: "inputs".to_owned(),
+                problem: format!(
+                    "their examples have {elements} numbers, over the limit of {}",
+                    TensorSpec::MAX_EXAMPLES
+                ),
+            });
+        }
         self.validate_side("outputs", &self.outputs, false)
     }
 
@@ -502,7 +513,7 @@ fn validate_example(spec: &TensorSpec, is_input: bool) -> Result<(), String> {
         "an integer"
     };
     Err(format!(
-        "element {index} is {number}: {} is {what} from {least} to {most}",
+        "element {index} is {number}: in an example of {} it is {what} from {least} to {most}",
         spec.datatype
     ))
 }
@@ -856,22 +867,34 @@ mod tests {
             (
                 Datatype::Int32,
                 &[1.0, 0.5],
-                "element 1 is 0.5: INT32 is an integer from -2147483648 to 2147483647",
+                "element 1 is 0.5: in an example of INT32 it is an integer from -2147483648 to 2147483647",
             ),
             (
                 Datatype::Bool,
                 &[2.0],
-                "element 0 is 2: BOOL is an integer from 0 to 1",
+                "element 0 is 2: in an example of BOOL it is an integer from 0 to 1",
             ),
             (
                 Datatype::Fp16,
                 &[1e6],
-                "element 0 is 1000000: FP16 is a number from -65504 to 65504",
+                "element 0 is 1000000: in an example of FP16 it is a number from -65504 to 65504",
             ),
         ] {
             assert_eq!(problem_of(datatype, example), Err(problem.to_owned()));
         }
         let mut spec = spec();
+        let input = spec.program.inputs[0].clone();
+        let inputs = (0..5).map(|number| TensorSpec {
+            name: format!("x{number}"),
+            example: Some(vec![1.0; TensorSpec::MAX_EXAMPLE]),
+            ..input.clone()
+        });
+        spec.program.inputs = inputs.collect();
+        assert_eq!(
+            spec.validate().unwrap_err().to_string(),
+            "inputs: their examples have 20480 numbers, over the limit of 16384"
+        );
+        spec.program.inputs = vec![input];
         spec.program.outputs[0].example = Some(vec![1.0]);
         assert_eq!(spec.validate().unwrap_err().field, "outputs[0].example");
     }

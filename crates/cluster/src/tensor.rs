@@ -180,8 +180,8 @@ pub struct TensorSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<TypicalShapesSchema>))]
     pub typical_shape: Option<TypicalShapes>,
-    /// The elements of a usual row of an input, at most 4096 numbers, where those that the program is tried with do not suit it; 1 and 0 for BOOL.
-    /// They are repeated until a row is full.
+    /// The elements of a usual row of an input, where those that the program is tried with do not suit it: at most 4096 numbers, and 16384 for all
+    /// inputs; integers up to 2^53, 1 and 0 for BOOL. They are repeated until a row is full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub example: Option<Vec<f64>>,
 }
@@ -223,6 +223,8 @@ impl TensorSpec {
 
     /// The largest number of elements of an example.
     pub const MAX_EXAMPLE: usize = 4096;
+    /// The largest number of elements of the examples of all inputs of a model.
+    pub const MAX_EXAMPLES: usize = 4 * Self::MAX_EXAMPLE;
 
     /// The size with which a variable dimension is tried and measured where no usual one is declared: the tokens of a short sentence.
     pub const ASSUMED_DIM: u64 = 16;

@@ -367,8 +367,8 @@ fn why_not_placed(state: &State, id: &ModelId) -> Option<(&'static str, &'static
     }
     if state.is_profiled(id) {
         return Some((
-            "the devices have no place for it",
-            "add a device, lower the rate or raise the SLO",
+            "no device has a place for it at its rate and SLO",
+            "packhorse plan --explain says what would suffice: a device, a lower rate or a longer SLO",
         ));
     }
     (!measurements.is_awaited(id)).then_some((
@@ -380,7 +380,7 @@ fn why_not_placed(state: &State, id: &ModelId) -> Option<(&'static str, &'static
 fn of_nodes(state: &State, all: &mut Vec<Finding>) {
     for (name, node) in state.nodes.iter() {
         if node.is_lost() {
-            let cure = format!("start its agent, or remove it with DELETE /v1/nodes/{name}");
+            let cure = format!("start its agent, or remove it with packhorse node remove {name}");
             all.push(
                 Finding::new(
                     Severity::Warning,

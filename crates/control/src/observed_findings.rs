@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{DeviceId, ModelId, NodeName, RequestsPerSecond};
+use packhorse_cluster::{DeviceId, ModelId, NodeName, RequestsPerSecond, Time};
 
 use crate::{
     device_speeds::{SlowDevice, SlowedModel},
@@ -46,6 +46,8 @@ enum Cause {
         device: DeviceId,
         is_ejected: bool,
     },
+    /// None of its last requests was answered, although replicas serve, for instance the one on this device.
+    Unanswered { serving: usize, device: DeviceId },
     /// More requests of another model come than are planned for, on a device that they share.
     Neighbour {
         culprit: ModelId,
@@ -161,8 +163,19 @@ fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
         return Cause::Fails;
     }
     let excessive = level.load.is_excessive();
-    // What was missed before has another cause.
-    let slow = slow_device_of(state, id).filter(|slow| level.part_since(slow.since) > MOST);
+    let not_serving = || not_serving(state, id);
+    if let Some(cause @ Cause::NotServing { serving: 0, .. }) = not_serving() {
+        // No load is too much for a model without a replica: its clients try again.
+        return cause;
+    }
+    if let Some(cause) = unanswered(state, id, level) {
+        return cause;
+    }
+    // What was missed before has another cause, and a little slowness does not explain a large load.
+    let slow = slow_device_of(state, id).filter(|slow| {
+        let explains = !excessive || slow.factor > level.load.excess_factor();
+        explains && level.part_since(slow.since) > MOST
+    });
     if let Some(slow) = slow {
         let main = misses.main_device();
         let is_main = main.is_some_and(|(device, part)| *device == slow.device && part > MOST);
@@ -174,7 +187,6 @@ fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
         return Cause::Overload;
     }
     let is_lost = matches!(misses.main_cause(), Some((MissCause::Lost, _)));
-    let not_serving = || not_serving(state, id);
     let found = is_lost.then(not_serving).flatten();
     // Plans for the load of a neighbour move replicas, which then do not serve for a moment.
     let found = found.or_else(|| neighbour(state, id, level));
@@ -192,9 +204,11 @@ fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
 
 /// Returns a lost node on which some of the missed requests ran.
 fn lost_node(state: &State, level: &MissedLevel) -> Option<NodeName> {
+    // What was missed before its agent was last heard of has another cause.
     let is_lost = |node: &NodeName| {
-        let node = state.nodes.get(node);
-        node.is_some_and(crate::nodes::Node::is_lost)
+        let node = state.nodes.get(node).filter(|node| node.is_lost());
+        let heard = node.map(|node| node.last_heard.unwrap_or(Time::ZERO));
+        heard.is_some_and(|heard| level.part_since(heard) > MOST)
     };
     let mut nodes = level.misses.devices.keys().map(DeviceId::node);
     nodes.find(|node| is_lost(node)).cloned()
@@ -224,6 +238,20 @@ fn not_serving(state: &State, id: &ModelId) -> Option<Cause> {
         planned,
         device: first.spec.device.clone(),
         is_ejected: matches!(state.links.get(&first.id), Some(LinkState::Ejected { .. })),
+    })
+}
+
+/// Returns that replicas serve and do not answer.
+fn unanswered(state: &State, id: &ModelId, level: &MissedLevel) -> Option<Cause> {
+    let planned = state.rollout.of_model(id).filter(|one| one.is_planned());
+    let serving: Vec<&DeviceId> = planned
+        .filter(|replica| state.serves(replica.id))
+        .map(|replica| &replica.spec.device)
+        .collect();
+    let device = (*serving.first()?).clone();
+    level.is_unanswered.then_some(Cause::Unanswered {
+        serving: serving.len(),
+        device,
     })
 }
 
@@ -296,7 +324,7 @@ fn missed_finding(state: &State, missing: &Missing<'_>) -> Finding {
     let (id, level) = (missing.id, &missing.level);
     let (missed, ended) = (level.missed.min(level.ended), level.ended);
     let text = format!(
-        "{missed} of {ended} requests of model {id} missed its SLO in the last minute ({})",
+        "{missed} of {ended} requests of model {id} missed their SLO in the last minute ({})",
         percent(missed as f64 / ended.max(1) as f64)
     );
     let root = missing.cause.root();
@@ -370,10 +398,19 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
             is_ejected: false,
         } => (
             format!(
-                "{serving} of its {planned} planned replicas serve; the one on {device} does not yet"
+                "{serving} of its {planned} planned replicas serve; the one on {device} does not"
             ),
             format!(
                 "none is needed if it starts; packhorse model show {} says what it waits for",
+                id.name
+            ),
+        ),
+        Cause::Unanswered { serving, device } => (
+            format!(
+                "none of its last requests was answered; {serving} of its replicas should, such as the one on {device}"
+            ),
+            format!(
+                "a worker that answers no batch is started again; packhorse events and packhorse model show {} say more",
                 id.name
             ),
         ),

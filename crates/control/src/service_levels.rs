@@ -10,7 +10,11 @@ use std::{
 
 use packhorse_cluster::{ModelId, Time};
 
-use crate::{event::RequestCounts, missed_requests::MissedRequests, record::Forecast};
+use crate::{
+    event::RequestCounts,
+    missed_requests::{MissCause, MissedRequests},
+    record::Forecast,
+};
 
 /// The time that is looked at.
 const WINDOW: Duration = Duration::from_mins(1);
@@ -65,6 +69,8 @@ pub(crate) struct MissedLevel {
     pub(crate) load: Load,
     /// The missed requests.
     pub(crate) misses: MissedRequests,
+    /// True if none of the last requests was answered, in time or late.
+    pub(crate) is_unanswered: bool,
     /// The ends of the periods with missed requests, with their numbers.
     periods: Vec<(Time, u64)>,
     /// The plan when it began.
@@ -93,6 +99,15 @@ impl Load {
     /// Returns true if clearly more came than was planned for.
     pub(crate) fn is_excessive(self) -> bool {
         self.planned_rps > 0.0 && self.offered_rps > 1.2 * self.planned_rps
+    }
+
+    /// Returns how many times as much came as was planned for.
+    pub(crate) fn excess_factor(self) -> f64 {
+        if self.planned_rps > 0.0 {
+            self.offered_rps / self.planned_rps
+        } else {
+            0.0
+        }
     }
 
     /// Returns the requests per second that came beyond those that were planned for.
@@ -198,6 +213,22 @@ impl History {
         Some((ended, missed))
     }
 
+    /// Returns true if none of the last requests was answered, as many as it takes to miss the objective.
+    fn is_unanswered(&self) -> bool {
+        let mut ended = 0;
+        for period in self.periods.iter().rev() {
+            let late = period.misses.causes.get(&MissCause::Late);
+            if period.counts.within_slo > 0 || late.is_some_and(|late| *late > 0) {
+                return false;
+            }
+            ended += period.counts.missed;
+            if ended >= MIN_ENDED {
+                return true;
+            }
+        }
+        false
+    }
+
     fn missed_level(&self, model: &ModelId) -> Option<MissedLevel> {
         let (ended, missed) = self.missed_requests()?;
         let (since, planned) = self.began.clone()?;
@@ -211,6 +242,7 @@ impl History {
             since,
             load: load(self.missing(), model, &planned),
             misses: sum,
+            is_unanswered: self.is_unanswered(),
             periods: self
                 .missing()
                 .map(|period| (period.end, period.counts.missed))
@@ -282,6 +314,7 @@ mod tests {
         let level = model.pass(2000, 500, 1500).unwrap();
         assert_eq!((level.ended, level.missed), (2500, 1500));
         assert_eq!(level.since, before);
+        assert!(!level.is_unanswered);
         assert!((level.load.offered_rps - 400.0).abs() < 1e-9);
         assert!((level.load.planned_rps - 100.0).abs() < 1e-9);
         assert!(level.load.is_excessive());
@@ -290,6 +323,16 @@ mod tests {
             seconds += 5;
         }
         assert_eq!(seconds, 55);
+    }
+
+    #[test]
+    fn requests_are_unanswered_once_as_many_in_a_row_are_as_count() {
+        let mut model = Sampled::default();
+        model.pass(0, 0, 0);
+        assert!(!model.pass(100, 50, 50).unwrap().is_unanswered);
+        assert!(!model.pass(15, 0, 15).unwrap().is_unanswered);
+        assert!(model.pass(15, 0, 15).unwrap().is_unanswered);
+        assert!(!model.pass(15, 1, 14).unwrap().is_unanswered);
     }
 
     #[test]

@@ -112,6 +112,10 @@ fn a_program_that_only_the_example_suits_is_tried_and_compared_with_it() {
     let task = task("Marked", one_to_one(ids.clone(), y.clone()));
     let (reason, permanent) = Worker::serve(&task).failure();
     assert!(permanent && reason.contains("begins with 101"), "{reason}");
+    assert!(
+        reason.ends_with("random numbers: declare example of its inputs if it takes others"),
+        "{reason}"
+    );
 
     ids.example = Some(vec![101.0, 7.0, 30.0, 102.0]);
     let task = self::task("Marked", one_to_one(ids, y));

@@ -439,7 +439,7 @@ fn a_program_is_tried_and_measured_with_its_typical_shape() {
     let reason = refusal(&task);
     assert!(
         reason.ends_with(
-            "; it was tried with 16 in its variable dimensions: declare typical_shape if it takes others"
+            "; it was tried with zeros, ones and random numbers and 16 in its variable dimensions: declare typical_shape and example of its inputs if it takes others"
         ),
         "{reason}"
     );

@@ -24,7 +24,7 @@ pub(crate) enum ProfileCommand {
     Show(ShowArgs),
     /// Write all profiles, or measured pairs, as CSV
     Export(ExportArgs),
-    /// Import profiles, or measured pairs, from CSV; they replace those of the same model and kind of device
+    /// Import profiles, or measured pairs, from CSV; they replace those of the same model and kind of device, but estimates replace no measured ones
     Import(ImportArgs),
     #[command(flatten)]
     Laboratory(ProfileLaboratoryCommand),
@@ -124,6 +124,10 @@ impl ImportArgs {
         } else {
             let profiles = ProfileTable::from_csv(&csv).with_context(shown)?;
             context.admin()?.import_profiles(&profiles).await?;
+            let mut all = profiles.iter();
+            if all.any(|(_, _, profile)| profile.source() == ProfileSource::Estimated) {
+                output::note("what was measured on this cluster stays: no estimate replaces it");
+            }
             print_count(context, "imported", profiles.len(), "profile")
         }
     }

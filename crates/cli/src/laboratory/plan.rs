@@ -65,7 +65,12 @@ impl ScenarioPlanArgs {
             Some(name) => name.parse()?,
             None => scenario::default_policy(&scenario)?,
         };
-        let is_smallest = self.min_devices || self.min_cost;
+        let searched = match (self.min_devices, self.min_cost) {
+            (_, true) => Some(Searched::Cheapest),
+            (true, false) => Some(Searched::Smallest),
+            (false, false) => None,
+        };
+        let is_smallest = searched.is_some();
         if self.min_cost {
             check_costs(&scenario.problem)?;
         }
@@ -96,7 +101,7 @@ impl ScenarioPlanArgs {
         } else if context.json() {
             output::print_json(&report)
         } else {
-            print_text(cluster, &report, outcome.solve_ms, is_smallest, ignored)
+            print_text(cluster, &report, outcome.solve_ms, searched, ignored)
         }
     }
 }
@@ -137,7 +142,7 @@ fn print_text(
     cluster: &SmallestCluster,
     report: &PlanReport,
     solve_ms: f64,
-    is_smallest: bool,
+    searched: Option<Searched>,
     ignored: &[&str],
 ) -> anyhow::Result<()> {
     let rate: f64 = report.models.iter().map(|model| model.rate_rps).sum();
@@ -151,8 +156,8 @@ fn print_text(
         report.devices_used,
         count(cluster.problem.devices.len(), "device"),
     ))?;
-    if is_smallest {
-        output::print_line(smallest_line(cluster))?;
+    if let Some(searched) = searched {
+        output::print_line(cluster_line(cluster, searched))?;
     }
     if !ignored.is_empty() {
         output::print_line(format!(
@@ -216,19 +221,32 @@ fn smallest_report(
     }
 }
 
-fn smallest_line(cluster: &SmallestCluster) -> String {
+/// The cluster that is searched.
+#[derive(Clone, Copy)]
+enum Searched {
+    /// The one with the fewest devices.
+    Smallest,
+    /// The one with the lowest cost.
+    Cheapest,
+}
+
+fn cluster_line(cluster: &SmallestCluster, searched: Searched) -> String {
     let kinds = scenario::count_kinds(&cluster.problem).into_iter();
     let kinds: Vec<String> = kinds
         .map(|(device, count)| format!("{count} x {}", device.kind))
         .collect();
     let cost = cost_per_hour(&cluster.problem)
         .map_or(String::new(), |cost| format!(" at {cost:.2} per hour"));
-    let certainty = if cluster.exhaustive {
-        "no smaller cluster serves every model with this policy"
-    } else {
-        "found by bisection: a smaller cluster may exist"
+    let (found, better) = match searched {
+        Searched::Smallest => ("smallest", "smaller"),
+        Searched::Cheapest => ("cheapest", "cheaper"),
     };
-    format!("smallest cluster: {}{cost}; {certainty}", kinds.join(", "))
+    let certainty = if cluster.exhaustive {
+        format!("no {better} cluster serves every model with this policy")
+    } else {
+        format!("found by bisection: a {better} cluster may exist")
+    };
+    format!("{found} cluster: {}{cost}; {certainty}", kinds.join(", "))
 }
 
 fn layout(problem: &Problem, cluster: &SmallestCluster, report: &PlanReport) -> Layout {

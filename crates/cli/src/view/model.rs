@@ -3,7 +3,7 @@
 use packhorse_api::{Changed, ModelView, ProfilingView, ReplicaView, WeightsView};
 use packhorse_cluster::{
     ByteCount, MinReplicas, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec,
-    WorkerKind,
+    TypicalShapes, WeightedShape, WorkerKind,
 };
 
 use super::versioned_name;
@@ -179,7 +179,34 @@ fn tensor_text(spec: &TensorSpec) -> String {
     let pad = spec.pad.map_or_else(String::new, |pad| {
         format!(", axis {} padded with {}", pad.axis, pad.value)
     });
-    format!("{} {} {}{pad}", spec.name, spec.datatype, spec.shape_text())
+    let usual = spec
+        .typical_shape
+        .as_ref()
+        .map_or_else(String::new, usual_text);
+    let example = spec.example.as_ref().map_or_else(String::new, |example| {
+        format!(", an example of {} numbers", example.len())
+    });
+    format!(
+        "{} {} {}{pad}{usual}{example}",
+        spec.name,
+        spec.datatype,
+        spec.shape_text()
+    )
+}
+
+/// Returns the usual shapes of an input, with their weights if there are several.
+fn usual_text(shapes: &TypicalShapes) -> String {
+    let text = |shape: &WeightedShape| {
+        let dims: Vec<String> = shape.shape.iter().map(ToString::to_string).collect();
+        let dims = format!("[{}]", dims.join(","));
+        if shapes.are_several() {
+            format!("{dims} x {}", shape.weight)
+        } else {
+            dims
+        }
+    };
+    let texts: Vec<String> = shapes.shapes().iter().map(text).collect();
+    format!(", usually {}", texts.join(", "))
 }
 
 /// Returns the progress of a measurement.

@@ -180,3 +180,39 @@ fn the_loss_of_a_node_is_the_root_of_what_it_costs() {
         lost.since
     );
 }
+
+#[test]
+fn what_was_missed_before_a_node_was_lost_is_not_laid_to_it() {
+    let mut cluster = loaded_cluster(2, 1500, &[("a:1", 1000.0)]);
+    assert_eq!(cluster.serving("a:1").len(), 2);
+    cluster.set_clients("a:1", 8000.0);
+    cluster.run_until("it misses", MINUTE, |c| missed(c, "a:1").is_some());
+    cluster.set_clients("a:1", 100.0);
+    cluster.run_for(Duration::from_secs(15));
+    let node: NodeName = "n1".parse().unwrap();
+    cluster.switch_off(&node);
+    let root = Subject::Node(node);
+    cluster.run_until("it is lost", MINUTE, |c| {
+        finding(c, Problem::NodeLost, &root).is_some()
+    });
+    let found = missed(&cluster, "a:1").expect("it missed in the last minute");
+    assert_eq!(found.root, None, "{found:?}");
+    let lost = finding(&cluster, Problem::NodeLost, &root).unwrap();
+    assert_eq!(lost.victims, []);
+}
+
+#[test]
+fn requests_that_come_again_to_a_model_without_a_replica_are_no_overload() {
+    let mut cluster = loaded_cluster(1, 1500, &[("a:1", 100.0)]);
+    let node: NodeName = "n0".parse().unwrap();
+    // Its worker answers no batch any more, and its clients try again.
+    cluster.slow_device(&node, 0, 1e6);
+    cluster.set_clients("a:1", 400.0);
+    cluster.run_until("no replica serves", 2 * MINUTE, |c| {
+        c.serving("a:1").is_empty()
+    });
+    cluster.run_until("it is found", MINUTE, |c| {
+        let cause = missed(c, "a:1").and_then(|found| found.cause);
+        cause.is_some_and(|cause| cause.starts_with("none of its last requests was answered"))
+    });
+}

@@ -73,7 +73,7 @@ async fn an_overload_is_a_finding_with_a_cure_that_can_be_tried_and_an_incident(
     assert!(since + 6000 >= begin && since <= unix_ms(), "{found}");
     let text = found["text"].as_str().unwrap();
     assert!(
-        text.ends_with(" requests of model m:1 missed its SLO in the last minute (100 %)"),
+        text.ends_with(" requests of model m:1 missed their SLO in the last minute (100 %)"),
         "{text}"
     );
     let cause = found["cause"].as_str().unwrap();

@@ -135,22 +135,35 @@ pub(crate) fn warm_up(
         let mut started = others.iter().copied().map(try_with).filter_map(Result::ok);
         started
             .next()
-            .ok_or_else(|| with_tried_sizes(program, error))
+            .ok_or_else(|| with_tried_inputs(program, error))
     })
 }
 
-/// Returns the error of a program that threw, which says with what sizes if nobody has declared them.
-fn with_tried_sizes(program: &Program, error: ExecutionError) -> ExecutionError {
+/// Returns the error of a program that threw, which says what it was tried with and what to declare if it takes something else.
+fn with_tried_inputs(program: &Program, error: ExecutionError) -> ExecutionError {
     let first = usize::from(program.batches());
-    let mut inputs = program.inputs.iter();
-    let is_assumed = inputs.any(|spec| {
+    let is_assumed = program.inputs.iter().any(|spec| {
         let mut dims = spec.shape.iter().enumerate().skip(first);
         dims.any(|(axis, dim)| *dim == Dim::Any && spec.typical_dim(axis).is_none())
     });
+    let has_example = program.inputs.iter().any(|spec| spec.example.is_some());
+    let size = format!(
+        " and {} in its variable dimensions",
+        TensorSpec::ASSUMED_DIM
+    );
+    let (size, shapes) = if is_assumed {
+        (size.as_str(), "typical_shape and example")
+    } else {
+        ("", "example")
+    };
+    let elements = if has_example {
+        "its example, zeros, ones and random numbers"
+    } else {
+        "zeros, ones and random numbers"
+    };
     match error {
-        ExecutionError::ModuleThrew(text) if is_assumed => ExecutionError::ModuleThrew(format!(
-            "{text}; it was tried with {} in its variable dimensions: declare typical_shape if it takes others",
-            TensorSpec::ASSUMED_DIM
+        ExecutionError::ModuleThrew(text) => ExecutionError::ModuleThrew(format!(
+            "{text}; it was tried with {elements}{size}: declare {shapes} of its inputs if it takes others"
         )),
         error => error,
     }

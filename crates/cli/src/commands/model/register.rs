@@ -130,7 +130,10 @@ impl RegisterArgs {
         if let Some(path) = &self.example {
             let request = serde_json::from_slice(&read_file(path)?)
                 .with_context(|| format!("{} is not valid JSON", path.display()))?;
-            add_example(&mut spec, &request).with_context(|| format!("{}", path.display()))?;
+            let notes = add_example(&mut spec, &request);
+            for note in notes.with_context(|| format!("{}", path.display()))? {
+                output::note(note);
+            }
         }
         if let Some(slo_ms) = self.slo_ms {
             spec.insert("slo_ms".to_owned(), slo_ms.into());
