@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 5f1477cb80a6b8831a4146879e7f9efe490267a68aef41f372c1a76e0b020ac8) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 b817e84f7717e36628556aa2d3cfa0987ef7bb0e6bea6fa10ae9d5abcc9ff1d3) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -2244,8 +2244,8 @@ export interface components {
             /** @description The tensor's element type. */
             datatype: components["schemas"]["Datatype"];
             /**
-             * @description The elements of a usual row of an input, at most 4096 numbers, where those that the program is tried with do not suit it; 1 and 0 for BOOL.
-             *     They are repeated until a row is full.
+             * @description The elements of a usual row of an input, where those that the program is tried with do not suit it: at most 4096 numbers, and 16384 for all
+             *     inputs; integers up to 2^53, 1 and 0 for BOOL. They are repeated until a row is full.
              */
             example?: number[] | null;
             /**
