@@ -48,6 +48,8 @@ use crate::{candidates::Candidates, goodput};
 const PARTS: [f64; 2] = [0.5, 0.0];
 /// The largest number of plans in search of the fewest models of a priority that must give way.
 const SEARCH: usize = 5;
+/// The largest number of groups of newcomers of which it is tried whether they may come.
+const MAX_GROUPS: usize = 32;
 /// The step, in thousandths, in which lost and lacking parts of models count where models of a lower priority would pay for them. A smaller
 /// difference is within the error of the estimate.
 const STEP: usize = 50;
@@ -478,13 +480,22 @@ impl<'a> Claims<'a> {
         let mut newcomers: Vec<usize> = (0..self.levels.len()).collect();
         newcomers.retain(|model| self.now.replicas[*model] == 0);
         newcomers.sort_by_key(|model| self.levels[*model]);
-        for newcomer in newcomers {
+        if newcomers.is_empty() {
+            return replicas;
+        }
+        // Mostly all of them may come. Where some may not, halves are tried.
+        let mut groups = vec![newcomers];
+        for _ in 0..MAX_GROUPS {
+            let Some(group) = groups.pop() else {
+                break;
+            };
+            let before = replicas.len();
             let mut idle = self.problem.clone();
             for (index, model) in idle.models.iter_mut().enumerate() {
                 // Only models without requests are placed.
-                model.rate = rate(if index == newcomer { 0.0 } else { 1.0 });
+                let is_newcomer = group.contains(&index);
+                model.rate = rate(if is_newcomer { 0.0 } else { 1.0 });
             }
-            let before = replicas.len();
             goodput::place_idle_models(&idle, &candidates, &mut replicas);
             let then = self.demands.goodputs(&replicas);
             let deprives = |model: usize| {
@@ -494,6 +505,10 @@ impl<'a> Claims<'a> {
             };
             if (0..self.levels.len()).any(deprives) {
                 replicas.truncate(before);
+                let (first, second) = group.split_at(group.len() / 2);
+                if !first.is_empty() {
+                    groups.extend([second.to_vec(), first.to_vec()]);
+                }
             }
         }
         replicas
