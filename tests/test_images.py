@@ -89,7 +89,7 @@ class Compose:
 
 def test_the_gateways_image_is_small_and_has_no_shell(images: Images):
     # Of development programs, which are larger than those of a release.
-    assert images.size(GATEWAY) < 70e6
+    assert images.size(GATEWAY) < 60e6
     (image,) = json.loads(images.podman("image", "inspect", GATEWAY))
     config = image["Config"]
     assert config["User"] == "10001:10001"
