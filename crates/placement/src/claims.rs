@@ -66,7 +66,7 @@ pub(crate) struct Claims<'a> {
     current: Vec<PlannedReplica>,
     /// The goodput that each model must keep, in requests/s; none if it has no current replica.
     kept: Vec<Option<f64>>,
-    /// What each model gets of the current replicas.
+    /// The goodputs of the models by the current replicas.
     now: Goodputs,
     /// The goodput of the current replicas at the rates of the problem, in requests/s.
     carried: Vec<f64>,

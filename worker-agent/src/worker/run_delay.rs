@@ -3,7 +3,7 @@
 
 use std::{fs, time::Duration};
 
-/// What the kernel's scheduler says of the calling thread: nanoseconds on a processor, nanoseconds ready and not on one, and turns.
+/// The kernel's statistics of the calling thread: nanoseconds on a processor, nanoseconds ready and not on one, and turns.
 const STATISTICS: &str = "/proc/thread-self/schedstat";
 
 /// Returns the time for which the calling thread has waited for a processor since its start; zero where the kernel does not tell.

@@ -1,4 +1,4 @@
-//! What models get of a placement at the rates that they claim, and which served models it deprives.
+//! The goodputs of models by a placement at the rates that they claim, and the served models that it deprives.
 
 use std::cmp::Ordering;
 
@@ -25,7 +25,7 @@ pub(super) struct Demands {
     pub(super) levels: Vec<usize>,
 }
 
-/// What each model gets of a placement.
+/// The goodputs of the models by a placement.
 #[derive(Clone, Debug)]
 pub(super) struct Goodputs {
     /// The number of replicas.

@@ -1,4 +1,4 @@
-//! What a plan leaves unmet of the claims.
+//! The claims that a plan leaves unmet.
 
 /// The sum of the lost parts, in thousandths, from which the current replicas stay rather than that: what is less is worth a better plan.
 const SERIOUS: usize = 100;

@@ -108,7 +108,7 @@ struct Tried {
     not_serving: Vec<(u64, usize)>,
 }
 
-/// Of the 58 remedies of the first 30 random problems, all served their model by the forecast and by the estimate of the new plan, and of none a smaller change that was tried
+/// All 58 remedies of the first 30 random problems served their model by the forecast and by the estimate of the new plan, and of none a smaller change that was tried
 /// served it, too. That is no proof: a plan for fewer requests or more devices may be worse.
 #[test]
 fn remedies_serve_short_models_and_are_the_smallest_of_their_kind() {
