@@ -7,7 +7,7 @@ mod sample;
 
 use std::time::Duration;
 
-use packhorse_cluster::{Datatype, Dim, Program};
+use packhorse_cluster::{Dim, Program};
 
 use self::{
     comparison::Noise,
@@ -243,13 +243,7 @@ fn varies(program: &Program) -> bool {
 
 /// Returns true if an input consists of integers or booleans.
 fn has_integers(program: &Program) -> bool {
-    let is_float = |datatype| {
-        matches!(
-            datatype,
-            Datatype::Fp16 | Datatype::Bf16 | Datatype::Fp32 | Datatype::Fp64
-        )
-    };
-    program.inputs.iter().any(|spec| !is_float(spec.datatype))
+    program.inputs.iter().any(|spec| !spec.datatype.is_float())
 }
 
 /// Returns the random inputs to try, in this order. Those with the same seed are alternatives, of which the first that the program accepts counts.
