@@ -57,8 +57,6 @@ const STEP: usize = 50;
 /// The claims of the models of a problem.
 pub(crate) struct Claims<'a> {
     problem: &'a Problem,
-    /// The number of the priorities above that of each model which other models have.
-    levels: Vec<usize>,
     /// True for the models that some device can serve.
     reachable: Vec<bool>,
     demands: Demands,
@@ -95,11 +93,12 @@ impl<'a> Claims<'a> {
         let models = 0..problem.models.len();
         let reachable: Vec<bool> = models.map(|model| shares.is_reachable(model)).collect();
         let needs = problem.models.iter().map(|model| rate(needed(model)));
+        let homes = homes(problem, &levels);
         let demands = Demands {
             fair: with_rates(problem, &shares.fair),
             needed: with_rates(problem, &needs.collect::<Vec<_>>()),
             entitled: with_rates(problem, &shares.entitled),
-            levels: levels.clone(),
+            levels,
         };
         let current = valid_current(problem);
         let now = demands.goodputs(&current);
@@ -109,13 +108,12 @@ impl<'a> Claims<'a> {
             (is_served && model.need.is_some()).then_some(now.fair[index.0])
         };
         let mut claims = Self {
-            homes: homes(problem, &levels),
+            homes,
             kept: problem.models().map(kept).collect(),
             carried: { carried.iter() }
                 .map(|model| model.goodput.get())
                 .collect(),
             problem,
-            levels,
             reachable,
             demands,
             staying: current.clone(),
@@ -133,7 +131,7 @@ impl<'a> Claims<'a> {
         &self,
         mut place: impl FnMut(&Problem) -> Result<Plan, E>,
     ) -> Result<Plan, E> {
-        let order = PriorityOrder::new(&self.levels);
+        let order = PriorityOrder::new(&self.demands.levels);
         let mut place = |problem: &Problem| order.place(problem, &mut place);
         let plan = place(self.problem)?;
         let mut best = Judged {
@@ -230,7 +228,12 @@ impl<'a> Claims<'a> {
             return best;
         };
         let enough = best.unmet.clone();
-        let all = self.levels.iter().filter(|of| **of == level).count();
+        let all = self
+            .demands
+            .levels
+            .iter()
+            .filter(|of| **of == level)
+            .count();
         let (mut too_few, mut count) = (0, all);
         for _ in 0..SEARCH {
             if count - too_few <= 1 {
@@ -275,7 +278,11 @@ impl<'a> Claims<'a> {
 
     /// Returns the number of different priorities.
     fn level_count(&self) -> usize {
-        self.levels.iter().max().map_or(0, |lowest| lowest + 1)
+        self.demands
+            .levels
+            .iter()
+            .max()
+            .map_or(0, |lowest| lowest + 1)
     }
 
     /// Returns what replicas that are planned for the rates of `planned` leave unmet.
@@ -286,14 +293,14 @@ impl<'a> Claims<'a> {
         let lowest = self.level_count().saturating_sub(1);
         let then = self.demands.goodputs(replicas);
         let mut harms = vec![Harm::NONE; self.level_count()];
-        for (model, level) in self.levels.iter().copied().enumerate() {
+        for (model, level) in self.demands.levels.iter().copied().enumerate() {
             let others_may_give = some_get_more || level < lowest;
             self.add_harm(&mut harms[level], model, others_may_give, &then);
         }
         if lowest == 0 {
             return Unmet::new(harms);
         }
-        for (model, level) in self.levels.iter().copied().enumerate() {
+        for (model, level) in self.demands.levels.iter().copied().enumerate() {
             // What models of a lower priority need must not come from those of a higher one.
             let fair = self.demands.fair.models[model].rate.get();
             let kept = self.now.needed[model].min(fair);
@@ -369,10 +376,12 @@ impl<'a> Claims<'a> {
 
     /// Returns for each model whether it gives way: all below this level, and this many of the level, at first those without a replica.
     fn giving_way(&self, level: usize, count: usize) -> Vec<bool> {
-        let models = 0..self.levels.len();
-        let mut of_level: Vec<usize> = models.filter(|m| self.levels[*m] == level).collect();
+        let models = 0..self.demands.levels.len();
+        let mut of_level: Vec<usize> = models
+            .filter(|m| self.demands.levels[*m] == level)
+            .collect();
         of_level.sort_by_key(|model| (self.kept[*model].is_some(), Reverse(*model)));
-        let mut giving: Vec<bool> = self.levels.iter().map(|of| *of > level).collect();
+        let mut giving: Vec<bool> = self.demands.levels.iter().map(|of| *of > level).collect();
         for model in of_level.into_iter().take(count) {
             giving[model] = true;
         }
@@ -433,7 +442,8 @@ impl<'a> Claims<'a> {
     /// Returns the plan with the reason why models are planned for less than their rates.
     fn with_shortfalls(&self, mut plan: Plan, planned: &Problem) -> Plan {
         let models = self.problem.models.iter().zip(&planned.models);
-        for (((wanted, planned), forecast), level) in models.zip(&mut plan.models).zip(&self.levels)
+        for (((wanted, planned), forecast), level) in
+            models.zip(&mut plan.models).zip(&self.demands.levels)
         {
             if planned.rate >= wanted.rate || forecast.shortfall.is_some() {
                 continue;
@@ -476,13 +486,13 @@ impl<'a> Claims<'a> {
         if { self.current.iter() }.any(|replica| replica.duty_cycle.is_some()) {
             return replicas;
         }
-        let candidates = Candidates::new(self.problem);
-        let mut newcomers: Vec<usize> = (0..self.levels.len()).collect();
+        let mut newcomers: Vec<usize> = (0..self.demands.levels.len()).collect();
         newcomers.retain(|model| self.now.replicas[*model] == 0);
-        newcomers.sort_by_key(|model| self.levels[*model]);
+        newcomers.sort_by_key(|model| self.demands.levels[*model]);
         if newcomers.is_empty() {
             return replicas;
         }
+        let candidates = Candidates::new(self.problem);
         // Mostly all of them may come. Where some may not, halves are tried.
         let mut groups = vec![newcomers];
         for _ in 0..MAX_GROUPS {
@@ -503,7 +513,7 @@ impl<'a> Claims<'a> {
                 self.demands
                     .is_deprived(model, self.admits_newcomers, now, then)
             };
-            if (0..self.levels.len()).any(deprives) {
+            if (0..self.demands.levels.len()).any(deprives) {
                 replicas.truncate(before);
                 let (first, second) = group.split_at(group.len() / 2);
                 if !first.is_empty() {

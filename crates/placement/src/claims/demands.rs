@@ -39,17 +39,24 @@ pub(super) struct Goodputs {
 }
 
 impl Demands {
-    /// Returns what each model gets of these replicas.
+    /// Returns the goodputs of the models by these replicas.
     pub(super) fn goodputs(&self, replicas: &[PlannedReplica]) -> Goodputs {
         let mut counts = vec![0; self.fair.models.len()];
         for replica in replicas {
             counts[replica.model.0] += 1;
         }
+        let fair = goodputs(&self.fair, replicas);
+        // Models of one priority may take nothing from each other beyond their fair shares.
+        let entitled = if self.levels.iter().all(|level| *level == 0) {
+            fair.clone()
+        } else {
+            goodputs(&self.entitled, replicas)
+        };
         Goodputs {
             replicas: counts,
-            fair: goodputs(&self.fair, replicas),
             needed: goodputs(&self.needed, replicas),
-            entitled: goodputs(&self.entitled, replicas),
+            fair,
+            entitled,
         }
     }
 
