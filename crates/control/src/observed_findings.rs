@@ -3,81 +3,23 @@
 //! Each model that misses its SLO has one cause, as far as it is known. Where that is another subject, the finding of that subject is the root
 //! and lists the model as its victim.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::BTreeMap;
 
-use packhorse_cluster::{DeviceId, ModelId, NodeName, RequestsPerSecond, Time};
+use packhorse_cluster::{ModelId, RequestsPerSecond};
 
 use crate::{
     device_speeds::{SlowDevice, SlowedModel},
-    event::LinkState,
     finding::{CurePreview, Evidence, EvidenceSource, Finding, Problem, Severity, Subject},
-    missed_requests::{MissCause, RequestStage},
+    finding_words::{
+        MAX_NAMED, ending_text, factor, milliseconds, names, percent, rate, stage_text,
+    },
+    missed_causes::{Cause, MOST, Missing, missing_models, slow_device_of},
     service_levels::{Load, MissedLevel},
     state::State,
 };
 
 /// The part of the requests in time below which requests fail for everybody who looks.
 const CRITICAL: f64 = 0.9;
-/// The part of the missed requests above which one cause, stage or device stands out.
-const MOST: f64 = 0.5;
-/// The part of the goodput that a plan may lack before it is the cause of missed requests.
-const TOLERATED_SHORTFALL: f64 = 0.02;
-/// The largest number of models that a text or the evidence names.
-const MAX_NAMED: usize = 5;
-
-/// The cause of a model's missed requests.
-#[derive(Clone, Debug, PartialEq)]
-enum Cause {
-    /// A node on which it had replicas is lost.
-    NodeLost(NodeName),
-    /// Its batches fail.
-    Fails,
-    /// A device that it runs on is slow.
-    SlowDevice(DeviceId),
-    /// More of its requests come than are planned for.
-    Overload,
-    /// Some of its planned replicas do not serve, for instance the one on this device.
-    NotServing {
-        serving: usize,
-        planned: usize,
-        device: DeviceId,
-        is_ejected: bool,
-    },
-    /// None of its last requests was answered, although replicas serve, for instance the one on this device.
-    Unanswered { serving: usize, device: DeviceId },
-    /// More requests of another model come than are planned for, on a device that they share.
-    Neighbour {
-        culprit: ModelId,
-        device: DeviceId,
-        load: Load,
-    },
-    /// The plan has too little capacity for it.
-    Short { rate: f64, goodput: f64 },
-    /// Nothing that is known.
-    Unknown,
-}
-
-impl Cause {
-    /// Returns the subject with which the trouble began; none for the model itself.
-    fn root(&self) -> Option<Subject> {
-        match self {
-            Self::NodeLost(node) => Some(Subject::Node(node.clone())),
-            Self::SlowDevice(device) => Some(Subject::Device(device.clone())),
-            Self::Neighbour { culprit, .. } => Some(Subject::Model(culprit.clone())),
-            _ => None,
-        }
-    }
-}
-
-/// A model that misses its SLO, and why.
-struct Missing<'a> {
-    id: &'a ModelId,
-    level: MissedLevel,
-    cause: Cause,
-}
 
 /// Adds the findings from what is observed.
 pub(crate) fn observed_findings(state: &State, all: &mut Vec<Finding>) {
@@ -108,7 +50,7 @@ pub(crate) fn observed_findings(state: &State, all: &mut Vec<Finding>) {
         if suffer.is_empty() && slow.models.iter().all(|model| model.siblings == 0) {
             continue;
         }
-        let finding = slow_finding(slow, &state.service_levels.missing());
+        let finding = slow_finding(slow, &missing);
         all.push(with_victims(finding, suffer));
     }
     for finding in all.iter_mut() {
@@ -125,167 +67,6 @@ pub(crate) fn observed_findings(state: &State, all: &mut Vec<Finding>) {
             node.severity = node.severity.min(severity_of(suffer));
         }
     }
-}
-
-/// Returns the models that miss their SLO, each with its cause.
-fn missing_models(state: &State) -> Vec<Missing<'_>> {
-    let levels = state.service_levels.missing().into_iter();
-    let mut missing: Vec<Missing<'_>> = levels
-        .filter(|(id, _)| state.models.get(id).is_some())
-        .map(|(id, level)| {
-            let cause = cause(state, id, &level);
-            Missing { id, level, cause }
-        })
-        .collect();
-    // A culprit is nobody's victim: two models whose loads grow at different times would blame each other.
-    let culprits = missing.iter().filter_map(|one| match &one.cause {
-        Cause::Neighbour { culprit, .. } => Some(culprit.clone()),
-        _ => None,
-    });
-    let culprits: BTreeSet<ModelId> = culprits.collect();
-    for one in &mut missing {
-        if matches!(one.cause, Cause::Neighbour { .. }) && culprits.contains(one.id) {
-            one.cause = Cause::Overload;
-        }
-    }
-    missing
-}
-
-/// Returns why the requests of a model miss its SLO.
-fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
-    let misses = &level.misses;
-    if let Some(node) = lost_node(state, level) {
-        return Cause::NodeLost(node);
-    }
-    if let Some((MissCause::Failed, part)) = misses.main_cause()
-        && part > MOST
-    {
-        return Cause::Fails;
-    }
-    let excessive = level.load.is_excessive();
-    let not_serving = || not_serving(state, id);
-    if let Some(cause @ Cause::NotServing { serving: 0, .. }) = not_serving() {
-        // No load is too much for a model without a replica: its clients try again.
-        return cause;
-    }
-    if let Some(cause) = unanswered(state, id, level) {
-        return cause;
-    }
-    // What was missed before has another cause, and a little slowness does not explain a large load.
-    let slow = slow_device_of(state, id).filter(|slow| {
-        let explains = !excessive || slow.factor > level.load.excess_factor();
-        explains && level.part_since(slow.since) > MOST
-    });
-    if let Some(slow) = slow {
-        let main = misses.main_device();
-        let is_main = main.is_some_and(|(device, part)| *device == slow.device && part > MOST);
-        if is_main || !excessive {
-            return Cause::SlowDevice(slow.device.clone());
-        }
-    }
-    if excessive {
-        return Cause::Overload;
-    }
-    let is_lost = matches!(misses.main_cause(), Some((MissCause::Lost, _)));
-    let found = is_lost.then(not_serving).flatten();
-    // Plans for the load of a neighbour move replicas, which then do not serve for a moment.
-    let found = found.or_else(|| neighbour(state, id, level));
-    if let Some(cause) = found.or_else(not_serving) {
-        return cause;
-    }
-    let forecast = state.plan.forecasts.get(id);
-    match forecast.map(|f| (f.rate.get(), f.goodput.get())) {
-        Some((rate, goodput)) if goodput < (1.0 - TOLERATED_SHORTFALL) * rate => {
-            Cause::Short { rate, goodput }
-        }
-        _ => Cause::Unknown,
-    }
-}
-
-/// Returns a lost node on which some of the missed requests ran.
-fn lost_node(state: &State, level: &MissedLevel) -> Option<NodeName> {
-    // What was missed before its agent was last heard of has another cause.
-    let is_lost = |node: &NodeName| {
-        let node = state.nodes.get(node).filter(|node| node.is_lost());
-        let heard = node.map(|node| node.last_heard.unwrap_or(Time::ZERO));
-        heard.is_some_and(|heard| level.part_since(heard) > MOST)
-    };
-    let mut nodes = level.misses.devices.keys().map(DeviceId::node);
-    nodes.find(|node| is_lost(node)).cloned()
-}
-
-/// Returns the slow device that slows a model most.
-fn slow_device_of<'a>(state: &'a State, id: &ModelId) -> Option<&'a SlowDevice> {
-    let factor = |slow: &SlowDevice| {
-        let mut models = slow.models.iter();
-        models
-            .find(|model| model.model == *id)
-            .map_or(0.0, |model| model.factor)
-    };
-    let slow = state.slow_devices.iter().filter(|slow| factor(slow) > 0.0);
-    slow.max_by(|a, b| factor(a).total_cmp(&factor(b)))
-}
-
-/// Returns that some of the planned replicas do not serve.
-fn not_serving(state: &State, id: &ModelId) -> Option<Cause> {
-    let planned = || state.rollout.of_model(id).filter(|one| one.is_planned());
-    let mut idle = planned().filter(|replica| !state.serves(replica.id));
-    let first = idle.next()?;
-    let idle = 1 + idle.count();
-    let planned = planned().count();
-    Some(Cause::NotServing {
-        serving: planned - idle,
-        planned,
-        device: first.spec.device.clone(),
-        is_ejected: matches!(state.links.get(&first.id), Some(LinkState::Ejected { .. })),
-    })
-}
-
-/// Returns that replicas serve and do not answer.
-fn unanswered(state: &State, id: &ModelId, level: &MissedLevel) -> Option<Cause> {
-    let planned = state.rollout.of_model(id).filter(|one| one.is_planned());
-    let serving: Vec<&DeviceId> = planned
-        .filter(|replica| state.serves(replica.id))
-        .map(|replica| &replica.spec.device)
-        .collect();
-    let device = (*serving.first()?).clone();
-    level.is_unanswered.then_some(Cause::Unanswered {
-        serving: serving.len(),
-        device,
-    })
-}
-
-/// Returns the model on the same devices whose requests beyond the plan take most of their time.
-fn neighbour(state: &State, id: &ModelId, level: &MissedLevel) -> Option<Cause> {
-    let devices: BTreeSet<&DeviceId> = state
-        .rollout
-        .of_model(id)
-        .map(|replica| &replica.spec.device)
-        .collect();
-    let mut found: Option<(f64, Cause)> = None;
-    for device in devices {
-        for replica in state.rollout.on_device(device) {
-            let other = &replica.spec.model.model;
-            let load = state.service_levels.load_during(other, level);
-            if other == id || !load.is_excessive() {
-                continue;
-            }
-            let profile = state
-                .kind(device)
-                .and_then(|kind| state.profiles.get(other, kind));
-            let seconds = profile.map_or(0.0, |profile| profile.latency(1).as_secs_f64());
-            let cost = load.excess_rps() * seconds;
-            if found.as_ref().is_none_or(|(most, _)| cost > *most) {
-                let cause = Cause::Neighbour {
-                    culprit: other.clone(),
-                    device: device.clone(),
-                    load,
-                };
-                found = Some((cost, cause));
-            }
-        }
-    }
-    found.map(|(_, cause)| cause)
 }
 
 /// Adds the models that suffer from a finding, which is as severe as theirs.
@@ -505,7 +286,7 @@ fn overload_finding(id: &ModelId, load: Load) -> Finding {
 }
 
 /// Returns the finding of a slow device.
-fn slow_finding(slow: &SlowDevice, missing: &BTreeMap<&ModelId, MissedLevel>) -> Finding {
+fn slow_finding(slow: &SlowDevice, missing: &[Missing<'_>]) -> Finding {
     let device = &slow.device;
     let siblings = slow.models.iter().map(|model| model.siblings).max();
     let siblings = siblings.unwrap_or_default();
@@ -528,8 +309,8 @@ fn slow_finding(slow: &SlowDevice, missing: &BTreeMap<&ModelId, MissedLevel>) ->
         ));
     let named = slow.models.iter().take(MAX_NAMED);
     let mut finding = named.fold(finding, |finding, model| {
-        let level = missing.get(&model.model);
-        let missed = level.and_then(|level| level.misses.devices.get(device));
+        let missing = missing.iter().find(|one| *one.id == model.model);
+        let missed = missing.and_then(|one| one.level.misses.devices.get(device));
         let source = EvidenceSource::Model(model.model.clone());
         finding.shown_by(
             slowed_text(model, missed.copied().unwrap_or_default()),
@@ -566,118 +347,4 @@ fn slowed_text(slowed: &SlowedModel, missed: u64) -> String {
 fn rate_preview(id: &ModelId, load: Load) -> Option<CurePreview> {
     let rate = RequestsPerSecond::new(load.offered_rps.round()).ok()?;
     Some(CurePreview::Rate(id.clone(), rate))
-}
-
-fn stage_text(stage: RequestStage) -> &'static str {
-    match stage {
-        RequestStage::Receive => "receiving",
-        RequestStage::Load => "waiting for the model's weights on the device",
-        RequestStage::Batch => "waiting for the rest of the batch",
-        RequestStage::Queue => "in the queue",
-        RequestStage::Network => "in the network",
-        RequestStage::WorkerQueue => "in the worker's queue",
-        RequestStage::CopyIn => "copying in",
-        RequestStage::Compute => "computing",
-        RequestStage::CopyOut => "copying out",
-    }
-}
-
-fn ending_text(cause: MissCause) -> &'static str {
-    match cause {
-        MissCause::Late => "were answered late",
-        MissCause::Refused => "were refused on arrival",
-        MissCause::Expired => "expired in the queue",
-        MissCause::Lost => "were lost with their workers",
-        MissCause::Failed => "failed",
-    }
-}
-
-/// Returns the names of models, a few of them.
-fn names(ids: &[&ModelId]) -> String {
-    let mut named: Vec<String> = ids
-        .iter()
-        .take(MAX_NAMED)
-        .map(ToString::to_string)
-        .collect();
-    let more = ids.len() - named.len();
-    if more > 0 {
-        named.push(format!("{more} more"));
-    }
-    let word = if ids.len() == 1 { "model" } else { "models" };
-    format!("{word} {}", named.join(", "))
-}
-
-/// Returns a part from 0 to 1 in percent. Only all is 100 %, and only nothing 0 %.
-fn percent(part: f64) -> String {
-    let percent = (part * 100.0).clamp(0.0, 100.0);
-    if percent > 99.0 && percent < 100.0 {
-        "more than 99 %".to_owned()
-    } else if percent > 0.0 && percent < 1.0 {
-        "less than 1 %".to_owned()
-    } else {
-        format!("{percent:.0} %")
-    }
-}
-
-/// Returns a rate with three digits at most.
-fn rate(rps: f64) -> String {
-    let rps = if rps.is_finite() { rps.max(0.0) } else { 0.0 };
-    if rps > 0.0 && rps < 0.05 {
-        "less than 0.1 requests/s".to_owned()
-    } else if rps < 9.95 {
-        format!("{rps:.1} requests/s")
-    } else {
-        format!("{rps:.0} requests/s")
-    }
-}
-
-/// Returns how many times as long something takes.
-fn factor(factor: f64) -> String {
-    let factor = if factor.is_finite() {
-        factor.clamp(0.0, 1000.0)
-    } else {
-        0.0
-    };
-    format!("{factor:.1}")
-}
-
-fn milliseconds(time: Duration) -> String {
-    let ms = time.as_secs_f64() * 1e3;
-    if ms < 99.95 {
-        format!("{ms:.1} ms")
-    } else {
-        format!("{ms:.0} ms")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_are_clamped_and_rounded() {
-        for (part, text) in [
-            (-0.5, "0 %"),
-            (0.0, "0 %"),
-            (0.0004, "less than 1 %"),
-            (0.256_789, "26 %"),
-            (0.9996, "more than 99 %"),
-            (1.0, "100 %"),
-            (1.7, "100 %"),
-        ] {
-            assert_eq!(percent(part), text);
-        }
-        for (rps, text) in [
-            (f64::NAN, "0.0 requests/s"),
-            (-1.0, "0.0 requests/s"),
-            (0.01, "less than 0.1 requests/s"),
-            (3.123_456, "3.1 requests/s"),
-            (399.6, "400 requests/s"),
-        ] {
-            assert_eq!(rate(rps), text);
-        }
-        assert_eq!(factor(1.379), "1.4");
-        assert_eq!(factor(f64::INFINITY), "0.0");
-        assert_eq!(milliseconds(Duration::from_micros(15_260)), "15.3 ms");
-    }
 }

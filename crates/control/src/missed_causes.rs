@@ -1,0 +1,234 @@
+//! The causes for which models miss their SLO, as far as they are known.
+
+use std::collections::BTreeSet;
+
+use packhorse_cluster::{DeviceId, ModelId, NodeName, Time};
+
+use crate::{
+    device_speeds::SlowDevice,
+    event::LinkState,
+    finding::Subject,
+    missed_requests::MissCause,
+    service_levels::{Load, MissedLevel},
+    state::State,
+};
+
+/// The part of the missed requests above which one cause, stage or device stands out.
+pub(crate) const MOST: f64 = 0.5;
+/// The part of the goodput that a plan may lack before it is the cause of missed requests.
+const TOLERATED_SHORTFALL: f64 = 0.02;
+
+/// The cause of a model's missed requests.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Cause {
+    /// A node on which it had replicas is lost.
+    NodeLost(NodeName),
+    /// Its batches fail.
+    Fails,
+    /// A device that it runs on is slow.
+    SlowDevice(DeviceId),
+    /// More of its requests come than are planned for.
+    Overload,
+    /// Some of its planned replicas do not serve, for instance the one on this device.
+    NotServing {
+        serving: usize,
+        planned: usize,
+        device: DeviceId,
+        is_ejected: bool,
+    },
+    /// None of its last requests was answered, although replicas serve, for instance the one on this device.
+    Unanswered { serving: usize, device: DeviceId },
+    /// More requests of another model come than are planned for, on a device that they share.
+    Neighbour {
+        culprit: ModelId,
+        device: DeviceId,
+        load: Load,
+    },
+    /// The plan has too little capacity for it.
+    Short { rate: f64, goodput: f64 },
+    /// Nothing that is known.
+    Unknown,
+}
+
+impl Cause {
+    /// Returns the subject with which the trouble began; none for the model itself.
+    pub(crate) fn root(&self) -> Option<Subject> {
+        match self {
+            Self::NodeLost(node) => Some(Subject::Node(node.clone())),
+            Self::SlowDevice(device) => Some(Subject::Device(device.clone())),
+            Self::Neighbour { culprit, .. } => Some(Subject::Model(culprit.clone())),
+            _ => None,
+        }
+    }
+}
+
+/// A model that misses its SLO, and why.
+pub(crate) struct Missing<'a> {
+    /// The model.
+    pub(crate) id: &'a ModelId,
+    /// Its requests.
+    pub(crate) level: MissedLevel,
+    /// The cause for which it misses its SLO.
+    pub(crate) cause: Cause,
+}
+
+/// Returns the models that miss their SLO, each with its cause.
+pub(crate) fn missing_models(state: &State) -> Vec<Missing<'_>> {
+    let levels = state.service_levels.missing().into_iter();
+    let mut missing: Vec<Missing<'_>> = levels
+        .filter(|(id, _)| state.models.get(id).is_some())
+        .map(|(id, level)| {
+            let cause = cause(state, id, &level);
+            Missing { id, level, cause }
+        })
+        .collect();
+    // A culprit is nobody's victim: two models whose loads grow at different times would blame each other.
+    let culprits = missing.iter().filter_map(|one| match &one.cause {
+        Cause::Neighbour { culprit, .. } => Some(culprit.clone()),
+        _ => None,
+    });
+    let culprits: BTreeSet<ModelId> = culprits.collect();
+    for one in &mut missing {
+        if matches!(one.cause, Cause::Neighbour { .. }) && culprits.contains(one.id) {
+            one.cause = Cause::Overload;
+        }
+    }
+    missing
+}
+
+/// Returns why the requests of a model miss its SLO.
+fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
+    let misses = &level.misses;
+    if let Some(node) = lost_node(state, level) {
+        return Cause::NodeLost(node);
+    }
+    if let Some((MissCause::Failed, part)) = misses.main_cause()
+        && part > MOST
+    {
+        return Cause::Fails;
+    }
+    let excessive = level.load.is_excessive();
+    let not_serving = || not_serving(state, id);
+    if let Some(cause @ Cause::NotServing { serving: 0, .. }) = not_serving() {
+        // No load is too much for a model without a replica: its clients try again.
+        return cause;
+    }
+    if let Some(cause) = unanswered(state, id, level) {
+        return cause;
+    }
+    // What was missed before has another cause, and a little slowness does not explain a large load.
+    let slow = slow_device_of(state, id).filter(|slow| {
+        let explains = !excessive || slow.factor > level.load.excess_factor();
+        explains && level.part_since(slow.since) > MOST
+    });
+    if let Some(slow) = slow {
+        let main = misses.main_device();
+        let is_main = main.is_some_and(|(device, part)| *device == slow.device && part > MOST);
+        if is_main || !excessive {
+            return Cause::SlowDevice(slow.device.clone());
+        }
+    }
+    if excessive {
+        return Cause::Overload;
+    }
+    let is_lost = matches!(misses.main_cause(), Some((MissCause::Lost, _)));
+    let found = is_lost.then(not_serving).flatten();
+    // Plans for the load of a neighbour move replicas, which then do not serve for a moment.
+    let found = found.or_else(|| neighbour(state, id, level));
+    if let Some(cause) = found.or_else(not_serving) {
+        return cause;
+    }
+    let forecast = state.plan.forecasts.get(id);
+    match forecast.map(|f| (f.rate.get(), f.goodput.get())) {
+        Some((rate, goodput)) if goodput < (1.0 - TOLERATED_SHORTFALL) * rate => {
+            Cause::Short { rate, goodput }
+        }
+        _ => Cause::Unknown,
+    }
+}
+
+/// Returns a lost node on which some of the missed requests ran.
+fn lost_node(state: &State, level: &MissedLevel) -> Option<NodeName> {
+    // What was missed before its agent was last heard of has another cause.
+    let is_lost = |node: &NodeName| {
+        let node = state.nodes.get(node).filter(|node| node.is_lost());
+        let heard = node.map(|node| node.last_heard.unwrap_or(Time::ZERO));
+        heard.is_some_and(|heard| level.part_since(heard) > MOST)
+    };
+    let mut nodes = level.misses.devices.keys().map(DeviceId::node);
+    nodes.find(|node| is_lost(node)).cloned()
+}
+
+/// Returns the slow device that slows a model most.
+pub(crate) fn slow_device_of<'a>(state: &'a State, id: &ModelId) -> Option<&'a SlowDevice> {
+    let factor = |slow: &SlowDevice| {
+        let mut models = slow.models.iter();
+        models
+            .find(|model| model.model == *id)
+            .map_or(0.0, |model| model.factor)
+    };
+    let slow = state.slow_devices.iter().filter(|slow| factor(slow) > 0.0);
+    slow.max_by(|a, b| factor(a).total_cmp(&factor(b)))
+}
+
+/// Returns that some of the planned replicas do not serve.
+fn not_serving(state: &State, id: &ModelId) -> Option<Cause> {
+    let planned = || state.rollout.of_model(id).filter(|one| one.is_planned());
+    let mut idle = planned().filter(|replica| !state.serves(replica.id));
+    let first = idle.next()?;
+    let idle = 1 + idle.count();
+    let planned = planned().count();
+    Some(Cause::NotServing {
+        serving: planned - idle,
+        planned,
+        device: first.spec.device.clone(),
+        is_ejected: matches!(state.links.get(&first.id), Some(LinkState::Ejected { .. })),
+    })
+}
+
+/// Returns that replicas serve and do not answer.
+fn unanswered(state: &State, id: &ModelId, level: &MissedLevel) -> Option<Cause> {
+    let planned = state.rollout.of_model(id).filter(|one| one.is_planned());
+    let serving: Vec<&DeviceId> = planned
+        .filter(|replica| state.serves(replica.id))
+        .map(|replica| &replica.spec.device)
+        .collect();
+    let device = (*serving.first()?).clone();
+    level.is_unanswered.then_some(Cause::Unanswered {
+        serving: serving.len(),
+        device,
+    })
+}
+
+/// Returns the model on the same devices whose requests beyond the plan take most of their time.
+fn neighbour(state: &State, id: &ModelId, level: &MissedLevel) -> Option<Cause> {
+    let devices: BTreeSet<&DeviceId> = state
+        .rollout
+        .of_model(id)
+        .map(|replica| &replica.spec.device)
+        .collect();
+    let mut found: Option<(f64, Cause)> = None;
+    for device in devices {
+        for replica in state.rollout.on_device(device) {
+            let other = &replica.spec.model.model;
+            let load = state.service_levels.load_during(other, level);
+            if other == id || !load.is_excessive() {
+                continue;
+            }
+            let profile = state
+                .kind(device)
+                .and_then(|kind| state.profiles.get(other, kind));
+            let seconds = profile.map_or(0.0, |profile| profile.latency(1).as_secs_f64());
+            let cost = load.excess_rps() * seconds;
+            if found.as_ref().is_none_or(|(most, _)| cost > *most) {
+                let cause = Cause::Neighbour {
+                    culprit: other.clone(),
+                    device: device.clone(),
+                    load,
+                };
+                found = Some((cost, cause));
+            }
+        }
+    }
+    found.map(|(_, cause)| cause)
+}
