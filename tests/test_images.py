@@ -88,8 +88,6 @@ class Compose:
 
 
 def test_the_gateways_image_is_small_and_has_no_shell(images: Images):
-    # Of development programs, which are larger than those of a release.
-    assert images.size(GATEWAY) < 60e6
     (image,) = json.loads(images.podman("image", "inspect", GATEWAY))
     config = image["Config"]
     assert config["User"] == "10001:10001"
@@ -100,6 +98,10 @@ def test_the_gateways_image_is_small_and_has_no_shell(images: Images):
     files = {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
     assert "etc/ssl/certs/ca-certificates.crt" in files
     assert not [file for file in files if file.endswith(("/sh", "/bash", "/busybox"))]
+    # A development program is half as large again as that of a release, whose image docs/benchmarks/packaging.md measures: what can be
+    # kept small here is everything beside it.
+    program = (root / "usr/local/bin/packhorse-gateway").stat().st_size
+    assert images.size(GATEWAY) - program < 13e6
     images.run("buildah", "rm", mounted)
 
 

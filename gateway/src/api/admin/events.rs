@@ -134,17 +134,17 @@ pub(super) async fn findings(State(admin): State<Admin>) -> Json<Vec<Finding>> {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhichIncidents {
-    /// Only those that were not over before this time, in milliseconds since 1970.
-    since: Option<u64>,
-    /// Only those that had begun by this time, in milliseconds since 1970.
-    until: Option<u64>,
+    /// Only those that were not over before this time, in milliseconds since 1970; a negative number counts from now.
+    since: Option<i64>,
+    /// Only those that had begun by this time, in milliseconds since 1970; a negative number counts from now.
+    until: Option<i64>,
     /// Only those that are about this model in any version, or of which it is a victim.
     #[param(value_type = Option<String>)]
     model: Option<ModelName>,
 }
 
 impl WhichIncidents {
-    fn contains(&self, incident: &Incident) -> bool {
+    fn contains(&self, incident: &Incident, now_ms: i64) -> bool {
         let is_of = |finding: &Finding, name: &ModelName| {
             let subject = match &finding.subject {
                 Some(Subject::Model(id)) => Some(id),
@@ -157,9 +157,19 @@ impl WhichIncidents {
             models.any(|id| id.name == *name)
         };
         let mut findings = incident.findings.iter();
-        self.since
-            .is_none_or(|since| incident.end_ms.is_none_or(|end| end >= since))
-            && self.until.is_none_or(|until| incident.since_ms <= until)
+        let at = |ms: i64| {
+            if ms < 0 {
+                now_ms.saturating_add(ms)
+            } else {
+                ms
+            }
+        };
+        let at = |ms| u64::try_from(at(ms)).unwrap_or(0);
+        let is_over_by = |time| incident.end_ms.is_some_and(|end| end < time);
+        self.since.is_none_or(|since| !is_over_by(at(since)))
+            && self
+                .until
+                .is_none_or(|until| incident.since_ms <= at(until))
             && self
                 .model
                 .as_ref()
@@ -179,7 +189,10 @@ pub(super) async fn incidents(
     Query(which): Query<WhichIncidents>,
 ) -> Json<Vec<Incident>> {
     let incidents = admin.findings.incidents();
-    let listed = incidents.iter().filter(|incident| which.contains(incident));
+    let now_ms = unix_ms();
+    let listed = incidents
+        .iter()
+        .filter(|incident| which.contains(incident, now_ms));
     Json(listed.cloned().collect())
 }
 
