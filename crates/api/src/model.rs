@@ -37,7 +37,7 @@ pub struct ModelRegistration {
     /// The latency objective (SLO) in milliseconds, end to end at the gateway; above 0 and at most 60000.
     #[schema(exclusive_minimum = 0, maximum = 60000, example = 200)]
     pub slo_ms: f64,
-    /// The reserved request rate, in requests per second: capacity that is kept free for the model. If absent, that of the newest version;
+    /// The reserved request rate, in requests of one row per second: capacity that is kept free for the model. If absent, that of the newest version;
     /// the first one, or one in place of a registered one, is then planned for its measured rate, and for 1 request per second until
     /// requests are measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -130,7 +130,7 @@ pub struct ModelChange {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(exclusive_minimum = 0, maximum = 60000)]
     pub slo_ms: Option<f64>,
-    /// The reserved request rate, in requests per second; null removes the reservation, so that the model is planned for its measured rate.
+    /// The reserved request rate, in requests of one row per second; null removes the reservation, so that the model is planned for its measured rate.
     #[serde(
         default,
         deserialize_with = "present",
@@ -233,7 +233,7 @@ pub struct ModelView {
     pub max_batch_size: u32,
     /// The latency objective (SLO) in milliseconds.
     pub slo_ms: f64,
-    /// The reserved request rate, in requests per second; null without a reservation, where the model is planned for its measured rate.
+    /// The reserved request rate, in requests of one row per second; null without a reservation, where the model is planned for its measured rate.
     #[serde(default)]
     #[schema(value_type = Option<f64>)]
     pub rate_rps: Option<RequestsPerSecond>,
@@ -299,7 +299,7 @@ pub struct ModelView {
     pub replicas: Vec<ReplicaView>,
 }
 
-/// The measured request rate of a model, in requests per second.
+/// The measured request rate of a model, in requests per second, each counted as many times as it has rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MeasuredRateView {
     /// The expected rate.
@@ -310,9 +310,12 @@ pub struct MeasuredRateView {
     pub high_rps: f64,
     /// The rate that the next plan is made for, which follows from the measured and the reserved one.
     pub planned_rps: f64,
+    /// The mean number of rows of a request since the gateway's start; null if none have come.
+    #[serde(default)]
+    pub rows_per_request: Option<f64>,
 }
 
-/// The goodput of a model, predicted for the requests that arrived, and observed.
+/// The goodput of a model, predicted for the requests that arrived, and observed. Each request counts as many times as it has rows.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PredictedGoodputView {
     /// The requests per second that arrived.

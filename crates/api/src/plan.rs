@@ -76,7 +76,7 @@ pub struct PlanSummary {
 pub struct PlanOutcome {
     /// The length of the time, in seconds.
     pub duration_s: f64,
-    /// The requests per second that arrived.
+    /// The requests per second that arrived. Here and below each counts as many times as it has rows.
     pub offered_rps: f64,
     /// The requests per second that the plan expected to be answered within the SLO, of those that arrived.
     pub predicted_rps: f64,

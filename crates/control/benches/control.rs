@@ -251,6 +251,8 @@ fn report(node: usize, models: usize, state: ReplicaState) -> Command {
 fn sample(models: usize, samples: u64) -> Event {
     let counts = RequestCounts {
         arrived: 50 * samples,
+        rows_arrived: 50 * samples,
+        rows_within_slo: 50 * samples,
         within_slo: 50 * samples,
         missed: 0,
         for_family: 0,

@@ -1,5 +1,6 @@
 //! The measured rates of all models, and the rates that the current plan assumes.
 //!
+//! A request counts as many times as it has rows, since its work grows with them.
 //! A rate belongs to a model's name: it is that of all versions that share the requests. A version without a share has a rate of its
 //! own, that of the requests which name it. The variants of a family have one rate together, because any of them may answer; beside it, it is
 //! measured what each has answered, and which of the requests were for it alone.
@@ -175,8 +176,8 @@ impl ArrivalRates {
             let before = self.counted.insert(id.clone(), *count);
             let new = count.since(before.unwrap_or_default());
             let is_variant = model.spec.variant.is_some();
-            let new_alone = new.arrived.saturating_sub(new.for_family);
-            let new = new.arrived;
+            let new_alone = new.rows_arrived.saturating_sub(new.rows_for_family);
+            let new = new.rows_arrived;
             if is_used(id) {
                 self.standby.remove(id);
                 *arrived.entry(model.spec.demand_name()).or_default() += new;
@@ -301,5 +302,10 @@ impl ArrivalRates {
             return Some(variant.all.measured());
         }
         Some(self.models.get(&model.name)?.estimator.measured())
+    }
+    /// Returns the mean number of rows of the requests that a version was the last to try, since the gateway's start.
+    pub(crate) fn rows_per_request(&self, model: &ModelId) -> Option<f64> {
+        let counts = self.counted.get(model)?;
+        (counts.arrived > 0).then(|| counts.rows_arrived as f64 / counts.arrived as f64)
     }
 }

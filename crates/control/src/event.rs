@@ -66,7 +66,8 @@ pub struct Sample {
     pub without_room: BTreeMap<ReplicaId, PoolPlace>,
 }
 
-/// The requests of a model.
+/// The requests of a model, and their rows. Rates, plans and what is predicted for them are of rows: a request of 32 rows is as much work as
+/// 32 requests of one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestCounts {
     /// The number of requests that arrived.
@@ -75,8 +76,12 @@ pub struct RequestCounts {
     pub within_slo: u64,
     /// The number of requests that ended otherwise, those aside whose clients did not wait.
     pub missed: u64,
-    /// The number of those that arrived which were for the model's family, and not for this variant alone.
-    pub for_family: u64,
+    /// The rows of the requests that arrived.
+    pub rows_arrived: u64,
+    /// The rows of the requests that were answered within the SLO.
+    pub rows_within_slo: u64,
+    /// The rows of the requests that arrived for the model's family, and not for this variant alone.
+    pub rows_for_family: u64,
 }
 
 /// The work that a replica has computed.
@@ -162,6 +167,28 @@ impl ComputedWork {
 }
 
 impl RequestCounts {
+    /// Counts requests that arrived, with as many rows each.
+    pub fn arrive(&mut self, requests: u64, rows: u64) {
+        self.arrived += requests;
+        self.rows_arrived += requests * rows;
+    }
+
+    /// Counts requests that were answered within the SLO, with as many rows each.
+    pub fn answer(&mut self, requests: u64, rows: u64) {
+        self.within_slo += requests;
+        self.rows_within_slo += requests * rows;
+    }
+
+    /// Adds the counts of another source of the same model's requests.
+    pub fn add(&mut self, other: Self) {
+        self.arrived += other.arrived;
+        self.within_slo += other.within_slo;
+        self.missed += other.missed;
+        self.rows_arrived += other.rows_arrived;
+        self.rows_within_slo += other.rows_within_slo;
+        self.rows_for_family += other.rows_for_family;
+    }
+
     /// Returns the counts since an earlier reading, like [`ComputedWork::since`].
     #[must_use]
     pub fn since(self, before: Self) -> Self {
@@ -170,7 +197,9 @@ impl RequestCounts {
                 arrived: self.arrived.checked_sub(before.arrived)?,
                 within_slo: self.within_slo.checked_sub(before.within_slo)?,
                 missed: self.missed.checked_sub(before.missed)?,
-                for_family: self.for_family.checked_sub(before.for_family)?,
+                rows_arrived: self.rows_arrived.checked_sub(before.rows_arrived)?,
+                rows_within_slo: self.rows_within_slo.checked_sub(before.rows_within_slo)?,
+                rows_for_family: self.rows_for_family.checked_sub(before.rows_for_family)?,
             })
         };
         since().unwrap_or(self)

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use packhorse_cluster::ModelId;
 
-use crate::missed_requests::{MissCause, RequestStage};
+use crate::{
+    missed_requests::{MissCause, RequestStage},
+    service_levels::Load,
+};
 
 /// The largest number of models that a text or the evidence names.
 pub(crate) const MAX_NAMED: usize = 5;
@@ -74,6 +77,20 @@ pub(crate) fn rate(rps: f64) -> String {
     }
 }
 
+/// Returns the requests that came beside those that were planned for, with the verb `came`. Where requests have several rows, both are of rows, which
+/// a plan is for.
+pub(crate) fn load_text(load: Load, came: &str, about: &str) -> String {
+    if load.rows < 1.05 {
+        let (offered, planned) = (rate(load.offered_rps), rate(load.planned_rps));
+        return format!("{offered} {came}{about}, and {planned} were planned for");
+    }
+    let rows = |rps| rate(rps).replace("requests/s", "rows/s");
+    let (requests, offered) = (rate(load.offered_rps / load.rows), rows(load.offered_rps));
+    let planned = rows(load.planned_rps);
+    let each = load.rows;
+    format!("{requests} of {each:.1} rows {came}{about}, {offered}, and {planned} were planned for")
+}
+
 /// Returns how many times as long something takes.
 pub(crate) fn factor(factor: f64) -> String {
     let factor = if factor.is_finite() {
@@ -123,5 +140,25 @@ mod tests {
         assert_eq!(factor(1.379), "1.4");
         assert_eq!(factor(f64::INFINITY), "0.0");
         assert_eq!(milliseconds(Duration::from_micros(15_260)), "15.3 ms");
+    }
+
+    #[test]
+    fn a_load_is_said_in_rows_where_requests_have_several() {
+        let load = Load {
+            rows: 1.0,
+            offered_rps: 1917.0,
+            planned_rps: 50.0,
+        };
+        let text = load_text(load, "come", " for model m:1");
+        let said = "1917 requests/s come for model m:1, and 50 requests/s were planned for";
+        assert_eq!(text, said);
+        let load = Load {
+            rows: 32.0,
+            offered_rps: 2880.0,
+            planned_rps: 186.0,
+        };
+        let text = load_text(load, "come", "");
+        let said = "90 requests/s of 32.0 rows come, 2880 rows/s, and 186 rows/s were planned for";
+        assert_eq!(text, said);
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     device_speeds::{SlowDevice, SlowedModel},
     finding::{CurePreview, Evidence, EvidenceSource, Finding, Problem, Severity, Subject},
     finding_words::{
-        MAX_NAMED, ending_text, factor, milliseconds, names, percent, rate, stage_text,
+        MAX_NAMED, ending_text, factor, load_text, milliseconds, names, percent, rate, stage_text,
     },
     missed_causes::{Cause, MOST, Missing, missing_models, slow_device_of},
     service_levels::{Load, MissedLevel},
@@ -153,14 +153,7 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
             format!("device {device}, on which it runs, is slow"),
             format!("as for device {device}"),
         ),
-        Cause::Overload => (
-            format!(
-                "{} come, and {} were planned for",
-                rate(load.offered_rps),
-                rate(load.planned_rps)
-            ),
-            CAPACITY.to_owned(),
-        ),
+        Cause::Overload => (load_text(load, "come", ""), CAPACITY.to_owned()),
         Cause::NotServing {
             serving,
             planned,
@@ -201,9 +194,8 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
             load,
         } => (
             format!(
-                "model {culprit} on the same device {device}: {} come for it, and {} were planned for",
-                rate(load.offered_rps),
-                rate(load.planned_rps)
+                "model {culprit} on the same device {device}: {}",
+                load_text(*load, "come", " for it")
             ),
             format!("as for model {culprit}"),
         ),
@@ -259,11 +251,7 @@ fn missed_evidence(state: &State, id: &ModelId, level: &MissedLevel) -> Vec<Evid
     if planned.is_some() {
         let load = level.load;
         evidence.push(Evidence {
-            text: format!(
-                "meanwhile {} came, and {} were planned for",
-                rate(load.offered_rps),
-                rate(load.planned_rps)
-            ),
+            text: format!("meanwhile {}", load_text(load, "came", "")),
             source: Some(EvidenceSource::Model(id.clone())),
         });
     }
@@ -273,11 +261,7 @@ fn missed_evidence(state: &State, id: &ModelId, level: &MissedLevel) -> Vec<Evid
 /// Returns the finding of a model whose load costs others, while its own requests are in time.
 fn overload_finding(id: &ModelId, load: Load) -> Finding {
     let subject = Subject::Model(id.clone());
-    let text = format!(
-        "{} come for model {id}, and {} were planned for",
-        rate(load.offered_rps),
-        rate(load.planned_rps)
-    );
+    let text = load_text(load, "come", &format!(" for model {id}"));
     let mut finding = Finding::new(Severity::Warning, subject, Problem::Overloaded, text)
         .because("its clients send more than was measured or declared")
         .cured_by("add devices, or lower its load; the next plans are for the measured rate");

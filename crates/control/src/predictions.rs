@@ -1,4 +1,4 @@
-//! Predicted goodput beside observed goodput, per model, over the last hour.
+//! Predicted goodput beside observed goodput, per model, over the last hour. A request counts as many times as it has rows, as in plans.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -95,7 +95,7 @@ impl Predictions {
             };
             let new = count.since(before);
             let (predicted, observed) = history.add(now, seconds, new, forecast);
-            self.outcome.arrived += new.arrived as f64;
+            self.outcome.arrived += new.rows_arrived as f64;
             self.outcome.predicted += predicted;
             self.outcome.observed += observed;
         }
@@ -151,12 +151,12 @@ impl History {
         counts: RequestCounts,
         forecast: &Forecast,
     ) -> (f64, f64) {
-        let arrived = counts.arrived as f64;
+        let arrived = counts.rows_arrived as f64;
         let (rate, goodput) = (forecast.rate.get(), forecast.goodput.get());
         let share = if rate > 0.0 { goodput / rate } else { 0.0 };
         // Beyond the rate that was planned for, the plan promises no more than its goodput.
         let predicted = (arrived * share).min(goodput * seconds);
-        let observed = counts.within_slo as f64;
+        let observed = counts.rows_within_slo as f64;
         self.part = (predicted >= LEAST_REQUESTS).then(|| observed / predicted);
         match self.buckets.back_mut() {
             Some(bucket) if now.saturating_since(bucket.begin) < BUCKET => {
@@ -213,8 +213,8 @@ mod tests {
         let mut now = Time::ZERO;
         let mut pass = |predictions: &mut Predictions, arrived: u64, within_slo: u64| {
             now += Duration::from_secs(10);
-            counts.arrived += arrived;
-            counts.within_slo += within_slo;
+            counts.arrive(arrived, 1);
+            counts.answer(within_slo, 1);
             let counts = BTreeMap::from([(model.clone(), counts)]);
             predictions.sample(now, &counts, &forecasts);
             predictions.of(&model)

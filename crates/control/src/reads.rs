@@ -105,9 +105,14 @@ impl Controller {
         self.state.traffic.record(name)
     }
 
-    /// Returns the measured rate of a model, with its interval; `None` if it is not registered.
+    /// Returns the measured rate of a model, in rows, with its interval; `None` if it is not registered.
     pub fn measured_rate(&self, id: &ModelId) -> Option<RateEstimate> {
         self.rates.measured(id)
+    }
+
+    /// Returns the mean number of rows of a model's requests since the gateway's start; `None` if none have come.
+    pub fn rows_per_request(&self, id: &ModelId) -> Option<f64> {
+        self.rates.rows_per_request(id)
     }
 
     /// Returns the replicas of a model: those of the newest plan first, then those of earlier plans that are still wanted.

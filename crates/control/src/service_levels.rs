@@ -77,9 +77,11 @@ pub(crate) struct MissedLevel {
     planned: Planned,
 }
 
-/// The requests that came and those that were planned for.
+/// The requests that came and those that were planned for. Each counts as many times as it has rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Load {
+    /// The mean number of rows of a request that came.
+    pub(crate) rows: f64,
     /// The requests per second that came.
     pub(crate) offered_rps: f64,
     /// The requests per second that the plan meant to answer in time when it began.
@@ -254,16 +256,18 @@ impl History {
 
 /// Returns the load of a model over some periods of its, beside what was planned for it.
 fn load<'a>(periods: impl Iterator<Item = &'a Period>, model: &ModelId, planned: &Planned) -> Load {
-    let (mut seconds, mut offered) = (0.0, 0.0);
+    let (mut seconds, mut requests, mut rows) = (0.0, 0.0, 0.0);
     for period in periods {
         seconds += period.end.saturating_since(period.begin).as_secs_f64();
-        offered += period.counts.arrived as f64;
+        requests += period.counts.arrived as f64;
+        rows += period.counts.rows_arrived as f64;
     }
     if seconds <= 0.0 {
         return Load::default();
     }
     Load {
-        offered_rps: offered / seconds,
+        rows: rows / f64::max(requests, 1.0),
+        offered_rps: rows / seconds,
         planned_rps: planned.get(model).copied().unwrap_or_default(),
     }
 }
@@ -286,8 +290,8 @@ mod tests {
         fn pass(&mut self, arrived: u64, within_slo: u64, missed: u64) -> Option<MissedLevel> {
             let model: ModelId = "m".parse().unwrap();
             self.now += Duration::from_secs(5);
-            self.counts.arrived += arrived;
-            self.counts.within_slo += within_slo;
+            self.counts.arrive(arrived, 1);
+            self.counts.answer(within_slo, 1);
             self.counts.missed += missed;
             let rate = RequestsPerSecond::new(100.0).unwrap();
             let forecast = Forecast {

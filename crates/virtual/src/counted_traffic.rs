@@ -12,6 +12,8 @@ use crate::gateway::Gateway;
 pub struct CountedTraffic {
     /// The requests per second for each model.
     pub rates: BTreeMap<ModelId, f64>,
+    /// The rows of each request to a model, where it is not one.
+    pub rows: BTreeMap<ModelId, u64>,
     /// The part of each model's requests that is answered within the SLO, where it is not all.
     pub in_time: BTreeMap<ModelId, f64>,
     /// The sizes of the variable dimensions of each model's inputs, where they count.
@@ -36,11 +38,12 @@ impl CountedTraffic {
         for (model, rate) in &self.rates {
             let requests = (rate * seconds).round() as u64;
             let counts: &mut RequestCounts = sample.models.entry(model.clone()).or_default();
-            counts.arrived += requests;
+            let rows = self.rows.get(model).copied().unwrap_or(1);
+            counts.arrive(requests, rows);
             let controller = gateway.controller.as_ref();
             let registered = controller.and_then(|controller| controller.model(model));
             if registered.is_some_and(|model| model.spec.variant.is_some()) {
-                counts.for_family += requests;
+                counts.rows_for_family += requests * rows;
             }
             let serving: Vec<_> = gateway.data_plane.serving(model).collect();
             if serving.is_empty() {
@@ -49,17 +52,17 @@ impl CountedTraffic {
             }
             if let Some(sizes) = self.input_sizes.get(model) {
                 let shapes = sample.shapes.entry(model.clone()).or_default();
-                shapes.add_batch(u32::try_from(requests).unwrap_or(u32::MAX), sizes);
+                shapes.add_batch(u32::try_from(requests * rows).unwrap_or(u32::MAX), sizes);
             }
             let in_time = self.in_time.get(model).copied().unwrap_or(1.0);
             let in_time = (requests as f64 * in_time) as u64;
-            counts.within_slo += in_time;
+            counts.answer(in_time, rows);
             counts.missed += requests - in_time;
             let slowdown = slowdowns.get(model).copied().unwrap_or(1.0);
             for (id, target) in &serving {
                 let work: &mut ComputedWork = sample.work.entry(*id).or_default();
                 let alone = target.profile.latency(4);
-                for _ in 0..requests / 4 / serving.len() as u64 {
+                for _ in 0..requests * rows / 4 / serving.len() as u64 {
                     work.add_batch(4, alone.mul_f64(slowdown), alone);
                 }
             }

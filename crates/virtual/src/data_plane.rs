@@ -280,8 +280,8 @@ impl DataPlane {
         };
         let for_family = served.spec.variant.is_some();
         let counts = &mut self.counts[model];
-        counts.arrived += 1;
-        counts.for_family += u64::from(for_family);
+        counts.arrive(1, 1);
+        counts.rows_for_family += u64::from(for_family);
         self.requests += 1;
         self.engine.handle(now, Event::RequestArrived(request));
     }
@@ -289,7 +289,7 @@ impl DataPlane {
     /// Counts requests that have ended, in time and otherwise. Those for a model that is not there were not counted when they came.
     pub(crate) fn ended(&mut self, model: usize, in_time: u64, missed: u64) {
         if let Some(counts) = self.counts.get_mut(model) {
-            counts.within_slo += in_time;
+            counts.answer(in_time, 1);
             counts.missed += missed;
         }
     }

@@ -309,10 +309,7 @@ impl<E: Environment> Cluster<E> {
         for (model, counts) in models.zip(gateway.data_plane.counts()) {
             if counts.arrived > 0 || counts.within_slo > 0 {
                 let sum = sample.models.entry(model.id.clone()).or_default();
-                sum.arrived += counts.arrived;
-                sum.within_slo += counts.within_slo;
-                sum.missed += counts.missed;
-                sum.for_family += counts.for_family;
+                sum.add(*counts);
             }
         }
         let models = self.clients.models().iter();

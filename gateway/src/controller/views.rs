@@ -109,6 +109,7 @@ impl Task {
             low_rps: measured.low.get(),
             high_rps: measured.high.get(),
             planned_rps: self.controller().planned_rate(id)?.get(),
+            rows_per_request: self.controller().rows_per_request(id),
         })
     }
 

@@ -315,6 +315,28 @@ mod tests {
     }
 
     #[test]
+    fn a_request_has_its_rows_and_one_that_is_refused_unread_as_many_as_others_have() {
+        let clock = Clock::start();
+        let telemetry = Telemetry::new(clock, MemoryBudget::new(0), TelemetryConfig::default());
+        let model = telemetry.model(&id("m:1"));
+        let identity = || RequestIdentity::new(&HeaderMap::new(), None);
+        model.record_refusal(clock.now(), identity(), false);
+        for (rows, for_family) in [(32, false), (30, true)] {
+            let meter = model.begin_request(clock.now(), Duration::from_secs(10), rows, for_family);
+            meter.end(RequestOutcome::Answered, RequestCourse::default());
+        }
+        let counts = model.request_counts();
+        assert_eq!(
+            (counts.arrived, counts.within_slo, counts.missed),
+            (3, 2, 1)
+        );
+        assert_eq!(counts.rows_arrived, 1 + 32 + 30);
+        assert_eq!((counts.rows_within_slo, counts.rows_for_family), (62, 30));
+        model.record_refusal(clock.now(), identity(), false);
+        assert_eq!(model.request_counts().rows_arrived, 63 + 21);
+    }
+
+    #[test]
     fn a_removed_model_takes_its_series_along() {
         let telemetry = Telemetry::new(
             Clock::start(),

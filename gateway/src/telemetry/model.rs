@@ -177,8 +177,12 @@ pub struct ModelTelemetry {
     last_inference: AtomicU64,
     /// The requests that arrived.
     arrived: AtomicU64,
-    /// Those of them that were for the model's family.
-    for_family: AtomicU64,
+    /// Their rows.
+    rows_arrived: AtomicU64,
+    /// The rows of those that were in time.
+    rows_in_time: AtomicU64,
+    /// The rows of those that were for the model's family.
+    rows_for_family: AtomicU64,
     /// The shapes of the model's batches, if its inputs vary.
     pub(crate) shapes: BatchShapes,
     /// The family that the model is a variant of, and its accuracy.
@@ -229,7 +233,9 @@ impl ModelTelemetry {
             latencies: StageHistogram::default(),
             last_inference: AtomicU64::new(0),
             arrived: AtomicU64::new(0),
-            for_family: AtomicU64::new(0),
+            rows_arrived: AtomicU64::new(0),
+            rows_in_time: AtomicU64::new(0),
+            rows_for_family: AtomicU64::new(0),
             shapes: BatchShapes::default(),
             variant: RwLock::default(),
             accuracy: AtomicU64::new(0),
@@ -250,7 +256,7 @@ impl ModelTelemetry {
         let now = self.clock.now();
         let receive = now.saturating_since(arrived);
         if !for_family {
-            self.count_arrival(now, receive);
+            self.count_arrival(now, receive, rows);
         }
         RequestMeter {
             model: Arc::clone(self),
@@ -264,10 +270,15 @@ impl ModelTelemetry {
         }
     }
 
-    fn count_arrival(&self, now: Time, receive: Duration) {
-        self.arrived.fetch_add(1, Relaxed);
+    /// Counts a request that arrived. Returns its rows: as many as requests have on average if it was refused before it was read.
+    fn count_arrival(&self, now: Time, receive: Duration, rows: u32) -> u64 {
+        let before = self.arrived.fetch_add(1, Relaxed).max(1);
+        let mean = self.rows_arrived.load(Relaxed).div_ceil(before).max(1);
+        let rows = if rows == 0 { mean } else { rows.into() };
+        self.rows_arrived.fetch_add(rows, Relaxed);
         self.observe(Stage::Receive, receive);
         self.with_window(|window| window.count(now, |counts| counts.offered += 1));
+        rows
     }
 
     /// Sets the family that the model is a variant of, and its accuracy.
@@ -289,7 +300,7 @@ impl ModelTelemetry {
         self.accurate.load(Relaxed) as f64 / 1e5
     }
 
-    /// Returns the numbers of requests that arrived, and that ended within the SLO and otherwise.
+    /// Returns the numbers of requests that arrived, and that ended within the SLO and otherwise, with their rows.
     pub(super) fn request_counts(&self) -> RequestCounts {
         RequestCounts {
             arrived: self.arrived.load(Relaxed),
@@ -299,7 +310,9 @@ impl ModelTelemetry {
                 .iter()
                 .map(|count| count.load(Relaxed))
                 .sum(),
-            for_family: self.for_family.load(Relaxed),
+            rows_arrived: self.rows_arrived.load(Relaxed),
+            rows_within_slo: self.rows_in_time.load(Relaxed),
+            rows_for_family: self.rows_for_family.load(Relaxed),
         }
     }
 
@@ -428,8 +441,8 @@ impl ModelTelemetry {
     ) -> Duration {
         let now = self.clock.now();
         if request.for_family {
-            self.count_arrival(now, request.receive);
-            self.for_family.fetch_add(1, Relaxed);
+            let rows = self.count_arrival(now, request.receive, request.rows);
+            self.rows_for_family.fetch_add(rows, Relaxed);
         }
         let latency = now.saturating_since(request.arrived);
         let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;
@@ -473,6 +486,7 @@ impl ModelTelemetry {
         };
         if in_time {
             self.slo_met.fetch_add(1, Relaxed);
+            self.rows_in_time.fetch_add(request.rows.into(), Relaxed);
             let thousandths = self.accuracy.load(Relaxed);
             if thousandths > 0 {
                 self.accurate.fetch_add(thousandths, Relaxed);

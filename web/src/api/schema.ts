@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 b817e84f7717e36628556aa2d3cfa0987ef7bb0e6bea6fa10ae9d5abcc9ff1d3) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 0a7d41a6951e622e5cc164f7ed2571a933687a5a28ec1eb3d6b37fbecc7f4c8d) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -307,7 +307,7 @@ export interface components {
             rate?: components["schemas"]["RateMode"];
             /**
              * Format: double
-             * @description The reserved request rate, in requests per second; null without a reservation, where the model is planned for its measured rate.
+             * @description The reserved request rate, in requests of one row per second; null without a reservation, where the model is planned for its measured rate.
              */
             rate_rps?: number | null;
             /** @description The reason for the state and what the model waits for, as text for people. */
@@ -1020,7 +1020,7 @@ export interface components {
             /** @description The versions of the agent protocol that the agent speaks. */
             protocol?: components["schemas"]["ProtocolRange"];
         };
-        /** @description The measured request rate of a model, in requests per second. */
+        /** @description The measured request rate of a model, in requests per second, each counted as many times as it has rows. */
         MeasuredRateView: {
             /**
              * Format: double
@@ -1042,6 +1042,11 @@ export interface components {
              * @description The expected rate.
              */
             rate_rps: number;
+            /**
+             * Format: double
+             * @description The mean number of rows of a request since the gateway's start; null if none have come.
+             */
+            rows_per_request?: number | null;
         };
         /** @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
         ModelChange: {
@@ -1070,7 +1075,7 @@ export interface components {
             rate?: components["schemas"]["RateMode"] | null;
             /**
              * Format: double
-             * @description The reserved request rate, in requests per second; null removes the reservation, so that the model is planned for its measured rate.
+             * @description The reserved request rate, in requests of one row per second; null removes the reservation, so that the model is planned for its measured rate.
              */
             rate_rps?: number | null;
             /**
@@ -1244,7 +1249,7 @@ export interface components {
             rate?: components["schemas"]["RateMode"] | null;
             /**
              * Format: double
-             * @description The reserved request rate, in requests per second: capacity that is kept free for the model. If absent, that of the newest version;
+             * @description The reserved request rate, in requests of one row per second: capacity that is kept free for the model. If absent, that of the newest version;
              *     the first one, or one in place of a registered one, is then planned for its measured rate, and for 1 request per second until
              *     requests are measured.
              * @example 50
@@ -1352,7 +1357,7 @@ export interface components {
             rate?: components["schemas"]["RateMode"];
             /**
              * Format: double
-             * @description The reserved request rate, in requests per second; null without a reservation, where the model is planned for its measured rate.
+             * @description The reserved request rate, in requests of one row per second; null without a reservation, where the model is planned for its measured rate.
              */
             rate_rps?: number | null;
             /** @description The reason for the state and what the model waits for, as text for people. */
@@ -1487,7 +1492,7 @@ export interface components {
             goodput_rps: number;
             /**
              * Format: double
-             * @description The requests per second that arrived.
+             * @description The requests per second that arrived. Here and below each counts as many times as it has rows.
              */
             offered_rps: number;
             /**
@@ -1689,7 +1694,7 @@ export interface components {
             /** @description The placement policy. */
             policy: string;
         };
-        /** @description The goodput of a model, predicted for the requests that arrived, and observed. */
+        /** @description The goodput of a model, predicted for the requests that arrived, and observed. Each request counts as many times as it has rows. */
         PredictedGoodputView: {
             /**
              * Format: double

@@ -102,7 +102,7 @@ impl Scenario {
     /// Counts requests of a version, `within` of them within the SLO.
     fn count(&mut self, version: u32, arrived: u64, within: u64) {
         let counts = self.counts.entry(id(version)).or_default();
-        counts.arrived += arrived;
+        counts.arrive(arrived, 1);
         counts.within_slo += within;
         counts.missed += arrived - within;
         self.traffic.sample(self.now, &self.counts);

@@ -400,6 +400,29 @@ fn a_rate_that_rises_gets_more_replicas_and_the_event_names_it() {
 }
 
 #[test]
+fn requests_with_several_rows_are_planned_for_as_many_as_they_have_rows() {
+    let mut cluster = serving_cluster(&[1500, 1500], &[("a:1", 50.0)]);
+    let id: ModelId = "a:1".parse().unwrap();
+    cluster.counted.rates.insert(id.clone(), 40.0);
+    cluster.run_for(Duration::from_mins(1));
+    assert_eq!(cluster.serving("a:1").len(), 1);
+    // As many requests, of 28 rows each.
+    cluster.counted.rows.insert(id.clone(), 28);
+    let limit = Duration::from_mins(1);
+    cluster.run_until("two serve", limit, |c| c.serving("a:1").len() == 2);
+    cluster.run_for(Duration::from_mins(2));
+    let measured = cluster.controller().measured_rate(&id).unwrap();
+    assert!(
+        (1000.0..=1200.0).contains(&measured.rate.get()),
+        "{measured:?}"
+    );
+    let rows = cluster.controller().rows_per_request(&id).unwrap();
+    assert!((10.0..28.0).contains(&rows), "{rows}");
+    let goodput = cluster.controller().predicted_goodput(&id).unwrap();
+    assert!((goodput.observed_rps - 1120.0).abs() < 12.0, "{goodput:?}");
+}
+
+#[test]
 fn a_replaced_plan_keeps_what_was_observed_while_it_was_current() {
     let mut cluster = serving_cluster(&[8192], &[("a:1", 100.0)]);
     let id: ModelId = "a:1".parse().unwrap();
