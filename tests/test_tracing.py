@@ -106,6 +106,9 @@ def test_the_trace_of_a_client_is_continued_with_its_choice(simulated: MakeClust
     assert wanted.headers["traceparent"] == f"00-{TRACE}-{span.span.span_id.hex()}-01"
     assert re.fullmatch(f"00-{'a' * 32}-[0-9a-f]{{16}}-00", unwanted.headers["traceparent"])
     assert re.fullmatch("[0-9a-f]{16}", unwanted.headers["x-request-id"])
+    for trace, answer in [(TRACE, wanted), ("a" * 32, unwanted)]:
+        (found,) = cluster.admin.get(f"/v1/requests?id={trace}")
+        assert (found["trace_id"], found["request_id"]) == (trace, answer.headers["x-request-id"])
 
 
 def test_of_an_unsampled_load_only_the_missed_requests_are_exported(simulated: MakeCluster, receiver: Receiver):

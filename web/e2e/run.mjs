@@ -254,7 +254,7 @@ async function run() {
     clicks = 0;
     await click(link("All"));
     await page.getByLabel("pause").waitFor();
-    await click(page.getByRole("button", { name: /, request \d+$/ }).first());
+    await click(page.getByRole("link", { name: /, request \d+$/ }).first());
     await page.getByRole("img", { name: /^Where the time went/ }).waitFor();
     assert.ok(clicks <= 3, `${clicks} clicks`);
     await accessible(page, "request");
@@ -262,6 +262,29 @@ async function run() {
     const trace = JSON.parse(readFileSync(await download.path(), "utf8"));
     assert.ok((trace.traceEvents ?? trace).length > 0);
     await button("Close").click();
+  });
+
+  await step("a request is found by its id, and its address is kept", async () => {
+    const body = JSON.stringify({ inputs: [{ name: "x", datatype: "FP32", shape: [1, 4], data: [1, 2, 3, 4] }] });
+    const headers = { "content-type": "application/json", "x-request-id": "order-4711" };
+    await (await fetch(`${cluster.inference}/v2/models/alexnet/infer`, { method: "POST", headers, body })).text();
+    await go("#/timeline?show=requests");
+    clicks = 0;
+    await page.getByLabel("Find a request by its id").fill("order-4711");
+    await page.keyboard.press("Enter");
+    await page.getByRole("cell", { name: "order-4711" }).waitFor();
+    assert.equal(await page.getByRole("link", { name: /, request \d+$/ }).count(), 1);
+    await click(page.getByRole("link", { name: /, request \d+$/ }));
+    console.log(`  which request was order-4711: one search, ${clicks} click`);
+    await page.reload();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByText("order-4711").waitFor();
+    await dialog.getByRole("img", { name: /^Where the time went/ }).waitFor();
+    await button("Close").click();
+    await page.getByRole("cell", { name: "order-4711" }).waitFor();
+    await page.getByLabel("Find a request by its id").fill("order-4712");
+    await page.keyboard.press("Enter");
+    await see("There is no such request.");
   });
 
   await step("a model that misses its SLO is found, and why", async () => {

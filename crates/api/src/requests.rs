@@ -166,8 +166,17 @@ pub struct RequestStages {
 /// A request that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RequestView {
-    /// The number of the request since the gateway's start.
+    /// The number of the request since the gateway's start: its address is `/v1/requests/NUMBER`.
     pub id: u64,
+    /// The id in its header `x-request-id`, or the one that the gateway chose for it and answered with; null if it is no longer known.
+    #[serde(default)]
+    pub request_id: Option<String>,
+    /// The id of its trace in 32 hexadecimal digits: that of its header `traceparent`, else a new one where traces are exported; null otherwise.
+    #[serde(default)]
+    pub trace_id: Option<String>,
+    /// The id of the API key that it came with; null without one.
+    #[serde(default)]
+    pub key: Option<String>,
     /// The time of its arrival, in milliseconds since 1970.
     pub at_ms: f64,
     /// The model's name.
@@ -178,7 +187,7 @@ pub struct RequestView {
     pub version: ModelVersion,
     /// The way in which it ended.
     pub outcome: EndOfRequest,
-    /// The reason for an end without an answer, as text for people.
+    /// The reason for an end without an answer, as text for people: the exception if the model threw one, at most 255 bytes of it.
     pub reason: Option<String>,
     /// The time from its head to its end, in milliseconds.
     pub latency_ms: f64,

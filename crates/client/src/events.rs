@@ -95,10 +95,19 @@ impl AdminClient {
         self.caller.fetch(request).await
     }
 
-    /// Returns the incidents since the gateway's start, the newest first; those of a model only, if one is given.
-    pub async fn incidents(&self, model: Option<&ModelName>) -> Result<Vec<Incident>, CallError> {
+    /// Returns the incidents since the gateway's start, the newest first: those of a model only, if one is given, and those that were not over
+    /// before `since` and had begun by `until`, in milliseconds since 1970, or before now if they are negative.
+    pub async fn incidents(
+        &self,
+        model: Option<&ModelName>,
+        since: Option<i64>,
+        until: Option<i64>,
+    ) -> Result<Vec<Incident>, CallError> {
         let request = self.caller.request(Method::GET, ["v1", "incidents"]);
-        let request = request.query(&model.map(|model| [("model", model)]));
+        let request = request
+            .query(&model.map(|model| [("model", model)]))
+            .query(&since.map(|since| [("since", since)]))
+            .query(&until.map(|until| [("until", until)]));
         self.caller.fetch(request).await
     }
 }

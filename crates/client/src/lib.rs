@@ -25,3 +25,4 @@ pub use events::{EventFollower, EventMessage, EventStream, Followed};
 pub use inference::{InferError, InferenceClient};
 pub use load_connection::{AnswerHead, EncodedRequest, ExchangeError, LoadConnection};
 pub use packhorse_tls::{Authorities, AuthoritiesError, RefusedCertificate};
+pub use requests::ListedRequests;

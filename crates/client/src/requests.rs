@@ -4,24 +4,36 @@ use bytes::Bytes;
 use packhorse_api::{AuditEntry, RequestFilter, RequestView, TryView};
 use packhorse_cluster::{ModelName, ModelVersion};
 use reqwest::{Method, header::CONTENT_TYPE};
+use serde::Serialize;
 
 use crate::{AdminClient, CallError};
 
+/// The requests to list.
+#[derive(Clone, Debug, Serialize)]
+pub struct ListedRequests {
+    /// The ends to list; all if none is given.
+    pub outcome: Option<RequestFilter>,
+    /// The model; all if none is given.
+    pub model: Option<ModelName>,
+    /// Its version; all if none is given.
+    pub version: Option<ModelVersion>,
+    /// The id of the request, or of its trace.
+    pub id: Option<String>,
+    /// The id of the API key that the requests came with.
+    pub key: Option<String>,
+    /// The time before which they did not arrive, in milliseconds since 1970, or before now if it is negative.
+    pub since: Option<i64>,
+    /// The time by which they had arrived, likewise.
+    pub until: Option<i64>,
+    /// The largest number of requests.
+    pub limit: usize,
+}
+
 impl AdminClient {
-    /// Returns requests that ended lately, the newest first: those with one end, or all; of one model, or of all.
-    pub async fn requests(
-        &self,
-        filter: Option<RequestFilter>,
-        model: Option<(&ModelName, Option<ModelVersion>)>,
-        limit: usize,
-    ) -> Result<Vec<RequestView>, CallError> {
+    /// Returns requests that ended lately, the newest first.
+    pub async fn requests(&self, which: &ListedRequests) -> Result<Vec<RequestView>, CallError> {
         let request = self.caller.request(Method::GET, ["v1", "requests"]);
-        let request = request
-            .query(&filter.map(|filter| [("outcome", filter)]))
-            .query(&model.map(|(name, _)| [("model", name)]))
-            .query(&model.and_then(|(_, version)| Some([("version", version?)])))
-            .query(&[("limit", limit)]);
-        self.caller.fetch(request).await
+        self.caller.fetch(request.query(which)).await
     }
 
     /// Returns the newest acts of admins with a number below `before`, newest first, at most `limit`.

@@ -91,8 +91,9 @@ mod tests {
     use packhorse_serving::{Refusal, RequestOutcome};
 
     use super::*;
-    use crate::telemetry::request_log::{
-        BatchOutcome, Micros, ReplicaNumber, RequestBatch, RequestCourse,
+    use crate::telemetry::{
+        request_log::{BatchOutcome, Micros, ReplicaNumber, RequestBatch, RequestCourse},
+        request_texts::TextPlace,
     };
 
     #[test]
@@ -115,7 +116,7 @@ mod tests {
                 ..RequestCourse::default()
             };
             course.stages.compute = Micros(if in_batch { 10_000 } else { 0 });
-            log.record(Record::Request(RequestRecord {
+            let record = RequestRecord {
                 model: number,
                 arrived: Time::ZERO,
                 latency: Micros(latency_ms * 1000),
@@ -124,7 +125,9 @@ mod tests {
                 rows: 1,
                 outcome,
                 course,
-            }));
+                texts: TextPlace::default(),
+            };
+            log.record_request(record, [""; 4]);
         };
         let mut counter = MissedCounter::default();
         assert!(counter.read(&log, |_| true).is_empty());

@@ -26,6 +26,7 @@ mod replica_metrics;
 mod replica_weights;
 mod request_end;
 mod request_log;
+mod request_texts;
 mod request_views;
 mod samples;
 mod sliding_window;
@@ -51,7 +52,7 @@ pub(crate) use replica_weights::ReplicaWeights;
 pub(crate) use request_log::{
     BatchOutcome, BatchStages, ReplicaNumber, RequestBatch, RequestCourse,
 };
-pub(crate) use request_views::{WhichRequests, batch_view, requests, stages_view};
+pub(crate) use request_views::{WhichRequests, batch_view, request, requests, stages_view};
 pub use sliding_window::LONGEST_WINDOW;
 pub use stage_histogram::Buckets;
 pub(crate) use trace::{TraceWindow, write_trace};

@@ -19,9 +19,10 @@ use super::{
     otel::{RequestIdentity, Tracer},
     paused_tenants::PausedTenants,
     request_log::{
-        BatchOutcome, BatchRecord, BatchStages, ModelNumber, Record, ReplicaNumber, RequestBatch,
+        BatchOutcome, BatchRecord, BatchStages, ModelNumber, ReplicaNumber, RequestBatch,
         RequestCourse, RequestLog, RequestRecord,
     },
+    request_texts::TextPlace,
     sliding_window::SlidingWindow,
     stage_histogram::StageHistogram,
 };
@@ -265,6 +266,7 @@ impl ModelTelemetry {
             receive,
             rows,
             identity: None,
+            failure: String::new(),
             for_family,
             ended: false,
         }
@@ -405,7 +407,7 @@ impl ModelTelemetry {
         stages: BatchStages,
         outcome: BatchOutcome,
     ) {
-        self.requests.record(Record::Batch(BatchRecord {
+        self.requests.record_batch(BatchRecord {
             model: self.number,
             key: batch.key,
             replica: batch.replica,
@@ -415,7 +417,7 @@ impl ModelTelemetry {
             rows: batch.rows,
             stages,
             outcome,
-        }));
+        });
     }
 
     /// Notes that the model was removed.
@@ -455,8 +457,19 @@ impl ModelTelemetry {
             rows: request.rows,
             outcome,
             course,
+            texts: TextPlace::default(),
         };
-        self.requests.record(Record::Request(record));
+        let identity = request.identity.as_ref();
+        let trace = identity.and_then(RequestIdentity::trace_id);
+        self.requests.record_request(
+            record,
+            [
+                identity.map_or("", RequestIdentity::id),
+                &trace.unwrap_or_default(),
+                identity.and_then(RequestIdentity::key).unwrap_or_default(),
+                &request.failure,
+            ],
+        );
         if let (Some(tracer), Some(identity)) = (&self.tracer, &request.identity) {
             tracer.end(identity, record);
         }
@@ -625,6 +638,8 @@ pub(crate) struct RequestMeter {
     receive: Duration,
     rows: u32,
     identity: Option<RequestIdentity>,
+    /// The message of what failed; empty if nothing did.
+    failure: String,
     /// True if it is for the family of its model, and counted when it ends.
     for_family: bool,
     ended: bool,
@@ -634,6 +649,12 @@ impl RequestMeter {
     /// Sets the identity under which the request is traced.
     pub(crate) fn identified(mut self, identity: RequestIdentity) -> Self {
         self.identity = Some(identity);
+        self
+    }
+
+    /// Sets the message of what failed.
+    pub(crate) fn failed_with(mut self, failure: String) -> Self {
+        self.failure = failure;
         self
     }
 

@@ -1,4 +1,5 @@
-//! The requests and batches that ended lately, in one ring of 16 MiB: for the question where the time of a single request went.
+//! The requests and batches that ended lately, in one ring of 16 MiB: for the question where the time of a single request went. The texts of
+//! requests are in a ring of their own.
 //!
 //! A record has a fixed size, so that recording allocates nothing: it takes a lock and copies one record. Memory is used as the ring fills
 //! for the first time. Readers copy the ring in chunks and hold the lock for microseconds.
@@ -11,6 +12,8 @@ use std::{
 
 use packhorse_cluster::{DeviceId, ModelId, ReplicaId, Time};
 use packhorse_serving::RequestOutcome;
+
+use super::request_texts::{RequestTexts, TextPlace, TextRing};
 
 /// The size of the ring, in bytes.
 const RING_BYTES: usize = 16 << 20;
@@ -111,6 +114,8 @@ pub(crate) struct RequestRecord {
     pub(crate) rows: u32,
     pub(crate) outcome: RequestOutcome,
     pub(crate) course: RequestCourse,
+    /// The place of its texts.
+    pub(crate) texts: TextPlace,
 }
 
 /// The end of a batch.
@@ -161,6 +166,22 @@ struct Ring {
     records: Vec<Record>,
     /// The number of records so far, also of those that were overwritten.
     count: u64,
+    texts: TextRing,
+}
+
+impl Ring {
+    fn push(&mut self, record: Record) {
+        if self.records.len() < CAPACITY {
+            if self.records.capacity() == 0 {
+                self.records.reserve_exact(CAPACITY);
+            }
+            self.records.push(record);
+        } else {
+            let at = (self.count % CAPACITY as u64) as usize;
+            self.records[at] = record;
+        }
+        self.count += 1;
+    }
 }
 
 /// The names of models and replicas in the records.
@@ -185,19 +206,34 @@ impl Names {
 }
 
 impl RequestLog {
-    /// Adds a record.
-    pub(crate) fn record(&self, record: Record) {
+    /// Adds a batch.
+    pub(crate) fn record_batch(&self, batch: BatchRecord) {
+        self.ring().push(Record::Batch(batch));
+    }
+
+    /// Adds a request with its id, trace, key and failure.
+    pub(crate) fn record_request(&self, mut request: RequestRecord, texts: [&str; 4]) {
         let mut ring = self.ring();
-        if ring.records.len() < CAPACITY {
-            if ring.records.capacity() == 0 {
-                ring.records.reserve_exact(CAPACITY);
-            }
-            ring.records.push(record);
-        } else {
-            let at = (ring.count % CAPACITY as u64) as usize;
-            ring.records[at] = record;
+        request.texts = ring.texts.add(texts);
+        ring.push(Record::Request(request));
+    }
+
+    /// Returns the texts of a request, unless they were overwritten.
+    pub(crate) fn texts(&self, request: &RequestRecord) -> Option<RequestTexts> {
+        self.ring().texts.get(request.texts)
+    }
+
+    /// Returns the request with this number, unless it was overwritten.
+    pub(crate) fn request(&self, number: u64) -> Option<RequestRecord> {
+        let ring = self.ring();
+        let oldest = ring.count - ring.records.len() as u64;
+        if !(oldest..ring.count).contains(&number) {
+            return None;
         }
-        ring.count += 1;
+        match ring.records[(number % CAPACITY as u64) as usize] {
+            Record::Request(request) => Some(request),
+            Record::Batch(_) => None,
+        }
     }
 
     /// Visits the records with their numbers, the newest first, until `visit` returns false.
@@ -301,13 +337,31 @@ mod tests {
             rows: 1,
             outcome: RequestOutcome::Expired,
             course: RequestCourse::default(),
+            texts: TextPlace::default(),
         })
+    }
+
+    fn add(log: &RequestLog, number: u64) {
+        if let Record::Request(request) = request(number) {
+            log.record_request(request, ["order-4711", "", "team-a", ""]);
+        }
+    }
+
+    /// The record without the place of its texts.
+    fn without_texts(record: &Record) -> Record {
+        match *record {
+            Record::Request(request) => Record::Request(RequestRecord {
+                texts: TextPlace::default(),
+                ..request
+            }),
+            Record::Batch(batch) => Record::Batch(batch),
+        }
     }
 
     fn newest(log: &RequestLog, limit: usize) -> Vec<u64> {
         let mut numbers = Vec::new();
         log.visit(|number, record| {
-            assert_eq!(*record, request(number));
+            assert_eq!(without_texts(record), request(number));
             numbers.push(number);
             numbers.len() < limit
         });
@@ -317,13 +371,14 @@ mod tests {
     #[test]
     fn recording_allocates_nothing_once_the_ring_exists() {
         let log = RequestLog::default();
-        let first = allocation_counter::measure(|| log.record(request(0)));
-        assert_eq!(first.count_total, 1);
-        assert!(first.bytes_total <= RING_BYTES as u64);
+        let first = allocation_counter::measure(|| add(&log, 0));
+        // The records, and their texts.
+        assert_eq!(first.count_total, 2);
+        assert!(first.bytes_total <= (RING_BYTES + (8 << 20)) as u64);
         let all = 2 * CAPACITY as u64;
         let later = allocation_counter::measure(|| {
             for number in 1..all {
-                log.record(request(number));
+                add(&log, number);
             }
         });
         assert_eq!(later.count_total, 0);
@@ -334,12 +389,12 @@ mod tests {
         let log = RequestLog::default();
         assert_eq!(newest(&log, 10), [0; 0]);
         for number in 0..3 {
-            log.record(request(number));
+            add(&log, number);
         }
         assert_eq!(newest(&log, 10), [2, 1, 0]);
         let all = CAPACITY as u64 + 1000;
         for number in 3..all {
-            log.record(request(number));
+            add(&log, number);
         }
         assert_eq!(newest(&log, 3), [all - 1, all - 2, all - 3]);
         let numbers = newest(&log, usize::MAX);
@@ -351,14 +406,14 @@ mod tests {
     fn what_is_recorded_during_a_visit_does_not_disturb_it() {
         let log = RequestLog::default();
         for number in 0..CAPACITY as u64 {
-            log.record(request(number));
+            add(&log, number);
         }
         let mut next = CAPACITY as u64;
         let mut visited = Vec::new();
         log.visit(|number, record| {
-            assert_eq!(*record, request(number));
+            assert_eq!(without_texts(record), request(number));
             visited.push(number);
-            log.record(request(next));
+            add(&log, next);
             next += 1;
             true
         });

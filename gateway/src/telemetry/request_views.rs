@@ -1,13 +1,14 @@
 //! The requests that ended lately, in the form of the admin API.
 
 use packhorse_api::{BatchView, RequestFilter, RequestStages, RequestView};
-use packhorse_cluster::{ModelId, ModelName, ModelVersion};
+use packhorse_cluster::{ModelId, ModelName, ModelVersion, Time};
 use packhorse_serving::RequestOutcome;
 
 use super::{
     handle::Telemetry,
     request_end::{end_of, reason_of},
     request_log::{Names, Record, RequestBatch, RequestCourse, RequestRecord},
+    request_texts::RequestTexts,
 };
 use crate::clock::Clock;
 
@@ -20,8 +21,36 @@ pub(crate) struct WhichRequests {
     pub(crate) model: Option<ModelName>,
     /// Its version; all if none is given.
     pub(crate) version: Option<ModelVersion>,
+    /// The id of the request, or of its trace; all if none is given.
+    pub(crate) id: Option<String>,
+    /// The id of the API key that it came with; all if none is given.
+    pub(crate) key: Option<String>,
+    /// The time before which they did not arrive.
+    pub(crate) since: Option<Time>,
+    /// The time by which they had arrived.
+    pub(crate) until: Option<Time>,
     /// The largest number of requests.
     pub(crate) limit: usize,
+}
+
+impl WhichRequests {
+    fn contains(&self, request: &RequestRecord, model: &ModelId) -> bool {
+        self.filter.is_none_or(|f| f.matches(end_of(request)))
+            && self.since.is_none_or(|since| request.arrived >= since)
+            && self.until.is_none_or(|until| request.arrived <= until)
+            && self.model.as_ref().is_none_or(|name| *name == model.name)
+            && self.version.is_none_or(|version| version == model.version)
+    }
+
+    /// Returns true if it is looked for among texts.
+    fn has_texts(&self) -> bool {
+        self.id.is_some() || self.key.is_some()
+    }
+
+    fn contains_texts(&self, texts: &RequestTexts) -> bool {
+        let is_id = |id: &String| *id == texts.id || *id == texts.trace;
+        self.id.as_ref().is_none_or(is_id) && self.key.as_ref().is_none_or(|key| *key == texts.key)
+    }
 }
 
 /// Returns requests that ended lately, the newest first.
@@ -31,25 +60,53 @@ pub(crate) fn requests(telemetry: &Telemetry, which: &WhichRequests) -> Vec<Requ
     let mut views = Vec::new();
     log.visit(|number, record| {
         if let Record::Request(request) = record
-            && which.filter.is_none_or(|f| f.matches(end_of(request)))
             && let Some(model) = names.model(request.model)
-            && which.model.as_ref().is_none_or(|name| *name == model.name)
-            && which.version.is_none_or(|version| version == model.version)
+            && which.contains(request, model)
         {
-            views.push(view(number, request, model, &names, telemetry.clock()));
+            let texts = log.texts(request);
+            if !which.has_texts() || texts.as_ref().is_some_and(|t| which.contains_texts(t)) {
+                let texts = texts.unwrap_or_default();
+                views.push(view(
+                    number,
+                    request,
+                    texts,
+                    model,
+                    &names,
+                    telemetry.clock(),
+                ));
+            }
         }
         views.len() < which.limit
     });
     views
 }
 
+/// Returns the request with this number, unless it was forgotten.
+pub(crate) fn request(telemetry: &Telemetry, number: u64) -> Option<RequestView> {
+    let log = telemetry.requests();
+    let request = log.request(number)?;
+    let names = log.names();
+    let model = names.model(request.model)?;
+    let texts = log.texts(&request).unwrap_or_default();
+    Some(view(
+        number,
+        &request,
+        texts,
+        model,
+        &names,
+        telemetry.clock(),
+    ))
+}
+
 fn view(
     id: u64,
     request: &RequestRecord,
+    texts: RequestTexts,
     model: &ModelId,
     names: &Names,
     clock: Clock,
 ) -> RequestView {
+    let given = |text: String| (!text.is_empty()).then_some(text);
     let mut stages_ms = stages_view(request.receive.as_ms(), &request.course);
     if request.course.batch.is_none() && request.outcome != RequestOutcome::Answered {
         // A request that was in no batch has spent the rest of its time in the queue.
@@ -57,11 +114,14 @@ fn view(
     }
     RequestView {
         id,
+        request_id: given(texts.id),
+        trace_id: given(texts.trace),
+        key: given(texts.key),
         at_ms: clock.unix_ms_f64(request.arrived),
         model: model.name.clone(),
         version: model.version,
         outcome: end_of(request),
-        reason: reason_of(request),
+        reason: given(texts.failure).or_else(|| reason_of(request)),
         latency_ms: request.latency.as_ms(),
         slo_ms: request.slo.as_ms(),
         rows: request.rows,

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 0a7d41a6951e622e5cc164f7ed2571a933687a5a28ec1eb3d6b37fbecc7f4c8d) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 f9f45eada7ff64cba3264f940a41ed280a4145f3413b842e60d5d38eb17451c2) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -2060,9 +2060,11 @@ export interface components {
             batch?: components["schemas"]["BatchView"] | null;
             /**
              * Format: int64
-             * @description The number of the request since the gateway's start.
+             * @description The number of the request since the gateway's start: its address is `/v1/requests/NUMBER`.
              */
             id: number;
+            /** @description The id of the API key that it came with; null without one. */
+            key?: string | null;
             /**
              * Format: double
              * @description The time from its head to its end, in milliseconds.
@@ -2072,8 +2074,10 @@ export interface components {
             model: string;
             /** @description The way in which it ended. */
             outcome: components["schemas"]["EndOfRequest"];
-            /** @description The reason for an end without an answer, as text for people. */
+            /** @description The reason for an end without an answer, as text for people: the exception if the model threw one, at most 255 bytes of it. */
             reason?: string | null;
+            /** @description The id in its header `x-request-id`, or the one that the gateway chose for it and answered with; null if it is no longer known. */
+            request_id?: string | null;
             /**
              * Format: int32
              * @description The number of rows that it added to its batch.
@@ -2086,6 +2090,8 @@ export interface components {
             slo_ms: number;
             /** @description The parts of its latency. */
             stages_ms: components["schemas"]["RequestStages"];
+            /** @description The id of its trace in 32 hexadecimal digits: that of its header `traceparent`, else a new one where traces are exported; null otherwise. */
+            trace_id?: string | null;
             /**
              * Format: int32
              * @description The model's version.

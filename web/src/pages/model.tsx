@@ -308,7 +308,7 @@ function Requests({ model }: { model: ModelView }) {
           mark={{ at: model.slo_ms / end, label: `SLO ${ms(model.slo_ms)}` }}
         />
       </Card>
-      <Card className="w4" title="Where the time goes" note={`mostly ${longestStage(stages).name}`} actions={<a href={href(["timeline"], { show: "missed", model: model.name })}>Missed requests</a>}>
+      <Card className="w4" title="Where the time goes" note={`mostly ${longestStage(stages).name}`} actions={<a href={href(["timeline"], { show: "requests", model: model.name })}>Missed requests</a>}>
         <Stages stages={stages} label="Mean time of a request" />
       </Card>
       <Card className="w3" title="Batch sizes" note="rows per batch">

@@ -207,7 +207,7 @@ function Missed() {
     return [...byCause].sort((a, b) => b[1] - a[1]);
   }, [missed.data]);
   return (
-    <Card title="Missed requests by cause" note={`the last ${MISSED} at most`} actions={<a href={href(["timeline"], { show: "missed" })}>All</a>}>
+    <Card title="Missed requests by cause" note={`the last ${MISSED} at most`} actions={<a href={href(["timeline"], { show: "requests" })}>All</a>}>
       {causes.length === 0 ? (
         <p className="muted">No request has missed its SLO.</p>
       ) : (

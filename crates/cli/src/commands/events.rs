@@ -6,6 +6,7 @@ use packhorse_api::events::{
 use packhorse_client::{EventMessage, Followed};
 use packhorse_cluster::ModelName;
 
+use super::arguments::parse_moment;
 use crate::{
     context::Context,
     output::{self, Colour, format_time, paint},
@@ -32,7 +33,9 @@ pub(crate) struct EventsArgs {
 pub(crate) struct FindingsArgs {}
 
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  packhorse incidents\n  packhorse incidents --open --json")]
+#[command(
+    after_help = "Examples:\n  packhorse incidents --open --json\n  packhorse incidents --since 2h --until 2026-11-29T16:12:00Z"
+)]
 pub(crate) struct IncidentsArgs {
     /// Show only those that are not over
     #[arg(long)]
@@ -40,6 +43,12 @@ pub(crate) struct IncidentsArgs {
     /// Show only those that this model is part of
     #[arg(long, value_name = "NAME")]
     model: Option<ModelName>,
+    /// Show only those that were not over before this time: how long ago it is, such as 10m, or the time, such as 2026-11-29T16:12:00Z
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    since: Option<i64>,
+    /// Show only those that had begun by this time
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    until: Option<i64>,
 }
 
 impl EventsArgs {
@@ -109,7 +118,9 @@ impl FindingsArgs {
 
 impl IncidentsArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
-        let mut incidents = context.admin()?.incidents(self.model.as_ref()).await?;
+        let admin = context.admin()?;
+        let listed = admin.incidents(self.model.as_ref(), self.since, self.until);
+        let mut incidents = listed.await?;
         incidents.retain(|incident| !self.open || incident.end_ms.is_none());
         if context.json() {
             return output::print_json(&incidents);

@@ -5,7 +5,9 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::Context as _;
 use packhorse_api::{EndOfRequest, RequestFilter, RequestView};
 
-use super::arguments::{ModelReference, parse_duration, parse_model};
+use packhorse_client::ListedRequests;
+
+use super::arguments::{ModelReference, parse_duration, parse_model, parse_moment};
 use crate::{
     context::Context,
     output::{self, Colour, format_number, format_time, paint},
@@ -14,9 +16,12 @@ use crate::{
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  packhorse requests --missed\n  packhorse requests --model minilm --limit 100 --json"
+    after_help = "Examples:\n  packhorse requests --id order-4711\n  packhorse requests --missed --since 10m\n  packhorse requests --model minilm --limit 100 --json"
 )]
 pub(crate) struct RequestsArgs {
+    /// Show the requests with this id, their x-request-id or that of their trace, with all that is known about them
+    #[arg(long, value_name = "ID")]
+    id: Option<String>,
     /// Show only requests that missed their SLO
     #[arg(long, conflicts_with = "outcome")]
     missed: bool,
@@ -26,6 +31,15 @@ pub(crate) struct RequestsArgs {
     /// Show only requests of this model, in all its versions or in this one
     #[arg(long, value_name = "NAME[:VERSION]", value_parser = parse_model)]
     model: Option<ModelReference>,
+    /// Show only requests with the API key of this id
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    /// Show only requests that did not arrive before this time: how long ago it is, such as 10m, or the time, such as 2026-11-29T16:12:00Z
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    since: Option<i64>,
+    /// Show only requests that had arrived by this time
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    until: Option<i64>,
     /// Largest number of requests to show, the newest first
     #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     limit: u16,
@@ -45,18 +59,31 @@ pub(crate) struct TraceArgs {
 impl RequestsArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
         let filter = self.missed.then_some(RequestFilter::Missed);
-        let requests = context
-            .admin()?
-            .requests(
-                filter.or(self.outcome),
-                self.model.as_ref().map(|(name, version)| (name, *version)),
-                self.limit.into(),
-            )
-            .await?;
+        let (model, version) = self.model.unzip();
+        let which = ListedRequests {
+            outcome: filter.or(self.outcome),
+            model,
+            version: version.flatten(),
+            id: self.id,
+            key: self.key,
+            since: self.since,
+            until: self.until,
+            limit: self.limit.into(),
+        };
+        let requests = context.admin()?.requests(&which).await?;
         if context.json() {
             return output::print_json(&requests);
         }
-        print(&requests)
+        if which.id.is_none() {
+            return print(&requests);
+        }
+        for request in &requests {
+            print_whole(request)?;
+        }
+        if requests.is_empty() {
+            output::print_line("no requests; the gateway remembers the last 150,000 at most")?;
+        }
+        Ok(())
     }
 }
 
@@ -80,6 +107,7 @@ impl TraceArgs {
 fn print(requests: &[RequestView]) -> anyhow::Result<()> {
     let header = [
         "TIME",
+        "ID",
         "MODEL",
         "OUTCOME",
         "LATENCY MS",
@@ -102,15 +130,10 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
             .batch
             .as_ref()
             .and_then(|batch| batch.device.as_ref());
-        let colour = if request.outcome.is_missed() {
-            Colour::Red
-        } else if request.outcome == EndOfRequest::Answered {
-            Colour::Green
-        } else {
-            Colour::Yellow
-        };
+        let colour = colour_of(request.outcome);
         table.add_row([
             format_time(request.at_ms as u64),
+            request.request_id.clone().unwrap_or_default(),
             versioned_name(&request.model, request.version),
             paint(request.outcome.name(), colour),
             format_number(request.latency_ms),
@@ -128,4 +151,66 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
         ]);
     }
     Ok(output::print_table(&table, "no requests")?)
+}
+
+fn colour_of(outcome: EndOfRequest) -> Colour {
+    if outcome.is_missed() {
+        Colour::Red
+    } else if outcome == EndOfRequest::Answered {
+        Colour::Green
+    } else {
+        Colour::Yellow
+    }
+}
+
+/// Prints all that is known about a request, in lines.
+fn print_whole(request: &RequestView) -> anyhow::Result<()> {
+    output::print_line(format!(
+        "{}  {}  {} after {} ms (in time within {} ms)",
+        request.request_id.as_deref().unwrap_or("-"),
+        versioned_name(&request.model, request.version),
+        paint(request.outcome.name(), colour_of(request.outcome)),
+        format_number(request.latency_ms),
+        format_number(request.slo_ms),
+    ))?;
+    if let Some(reason) = &request.reason {
+        output::print_line(format!("  reason    {reason}"))?;
+    }
+    let rows = match request.rows {
+        1 => "1 row".to_owned(),
+        rows => format!("{rows} rows"),
+    };
+    let key = request.key.as_ref().map(|key| format!(", key {key}"));
+    let arrived = format_time(request.at_ms as u64);
+    let key = key.unwrap_or_default();
+    output::print_line(format!("  arrived   {arrived}, {rows}{key}"))?;
+    if let Some(trace) = &request.trace_id {
+        output::print_line(format!("  trace     {trace}"))?;
+    }
+    let stages = &request.stages_ms;
+    let parts = [
+        ("receive", stages.receive),
+        ("load", stages.load),
+        ("batch", stages.batch),
+        ("queue", stages.queue),
+        ("network", stages.network),
+        ("worker queue", stages.worker_queue),
+        ("copy in", stages.copy_in),
+        ("compute", stages.compute),
+        ("copy out", stages.copy_out),
+    ];
+    let spent = parts.iter().filter(|(_, ms)| *ms >= 0.05);
+    let spent: Vec<String> = spent
+        .map(|(name, ms)| format!("{name} {}", format_number(*ms)))
+        .collect();
+    if !spent.is_empty() {
+        output::print_line(format!("  ms        {}", spent.join(", ")))?;
+    }
+    let Some(batch) = &request.batch else {
+        return Ok(output::print_line("  batch     none was sent with it")?);
+    };
+    let device = batch.device.as_ref();
+    let device = device.map_or_else(String::new, |device| format!(" on {device}"));
+    let text = format!("  batch     {} of {} rows{device}", batch.id, batch.rows);
+    Ok(output::print_line(text)?)
 }

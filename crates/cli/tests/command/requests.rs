@@ -9,7 +9,7 @@ use crate::gateway::{Gateway, admin};
 async fn missed_requests_show_where_their_time_went() {
     let gateway = Gateway::start().await;
     let requests = json!([{
-        "id": 9, "at_ms": 1_795_388_003_313.25, "model": "cat", "version": 2, "outcome": "late", "reason": null,
+        "id": 9, "request_id": "order-4711", "trace_id": null, "key": "team-a", "at_ms": 1_795_388_003_313.25, "model": "cat", "version": 2, "outcome": "late", "reason": null,
         "latency_ms": 250.5, "slo_ms": 200.0, "rows": 1,
         "stages_ms": {
             "receive": 1.0, "load": 6.5, "batch": 2.0, "queue": 200.0, "network": 3.0, "worker_queue": 4.0, "copy_in": 0.5, "compute": 39.0,
@@ -29,6 +29,27 @@ async fn missed_requests_show_where_their_time_went() {
     for part in ["cat:2", "late", "250.5", "n/gpu0", "39", "6.5"] {
         assert!(ran.text().contains(part), "{part} is not in {ran:?}");
     }
+    admin("GET", "/v1/requests")
+        .and(query_param("id", "order-4711"))
+        .and(query_param("key", "team-a"))
+        .and(query_param("since", "-600000"))
+        .and(query_param("until", "1795968720000"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(&requests))
+        .mount(&gateway.server)
+        .await;
+    let found = ["requests", "--id", "order-4711", "--key", "team-a"];
+    let within = ["--since", "10m", "--until", "2026-11-29T16:12:00Z"];
+    let ran = gateway.run(&[&found[..], &within[..]].concat());
+    for part in [
+        "order-4711  cat:2  late after 250.5 ms (in time within 200 ms)",
+        "1 row, key team-a",
+        "queue 200, network 3",
+        "batch     3 of 8 rows on n/gpu0",
+    ] {
+        assert!(ran.text().contains(part), "{part} is not in {ran:?}");
+    }
+    let ran = gateway.run(&["requests", "--since", "yesterday"]);
+    assert!(ran.stderr.contains("expected how long ago"), "{ran:?}");
     admin("GET", "/v1/requests")
         .and(query_param("model", "dog"))
         .and(query_param("version", "3"))

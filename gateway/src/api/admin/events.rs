@@ -20,7 +20,7 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::{Admin, NO_STORE};
+use super::{Admin, NO_STORE, times::named_ms};
 use crate::{
     api::error::{ApiError, Query},
     events::{CatchUp, Reader, ReaderPermit, last_second},
@@ -144,7 +144,7 @@ pub(super) struct WhichIncidents {
 }
 
 impl WhichIncidents {
-    fn contains(&self, incident: &Incident, now_ms: i64) -> bool {
+    fn contains(&self, incident: &Incident) -> bool {
         let is_of = |finding: &Finding, name: &ModelName| {
             let subject = match &finding.subject {
                 Some(Subject::Model(id)) => Some(id),
@@ -157,14 +157,7 @@ impl WhichIncidents {
             models.any(|id| id.name == *name)
         };
         let mut findings = incident.findings.iter();
-        let at = |ms: i64| {
-            if ms < 0 {
-                now_ms.saturating_add(ms)
-            } else {
-                ms
-            }
-        };
-        let at = |ms| u64::try_from(at(ms)).unwrap_or(0);
+        let at = |ms| u64::try_from(named_ms(ms)).unwrap_or(0);
         let is_over_by = |time| incident.end_ms.is_some_and(|end| end < time);
         self.since.is_none_or(|since| !is_over_by(at(since)))
             && self
@@ -189,10 +182,7 @@ pub(super) async fn incidents(
     Query(which): Query<WhichIncidents>,
 ) -> Json<Vec<Incident>> {
     let incidents = admin.findings.incidents();
-    let now_ms = unix_ms();
-    let listed = incidents
-        .iter()
-        .filter(|incident| which.contains(incident, now_ms));
+    let listed = incidents.iter().filter(|incident| which.contains(incident));
     Json(listed.cloned().collect())
 }
 

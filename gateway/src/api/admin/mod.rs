@@ -21,6 +21,7 @@ mod repository;
 mod requests;
 mod sessions;
 mod sign_ins;
+mod times;
 mod worker_addresses;
 
 use std::{any::Any, path::PathBuf, sync::Arc, time::Duration};
@@ -299,6 +300,7 @@ fn admin_routes(memory: &MemoryBudget) -> OpenApiRouter<Admin> {
         .routes(routes!(events::incidents))
         .routes(routes!(repository::put_problems))
         .routes(routes!(requests::list))
+        .routes(routes!(requests::one))
         .routes(routes!(requests::trace))
         .routes(routes!(requests::try_request))
 }

@@ -18,14 +18,16 @@ use serde_json::value::RawValue;
 use tokio::{runtime::Handle, sync::mpsc, time::timeout};
 use utoipa::IntoParams;
 
-use super::{Admin, models::WhichVersion};
+use super::{Admin, models::WhichVersion, times::named_time};
 use crate::{
     api::{
         error::{ApiError, Path, Query},
         inference::{InferenceError, TracedAnswer, try_model},
     },
     clock::Clock,
-    telemetry::{TraceWindow, WhichRequests, batch_view, requests, stages_view, write_trace},
+    telemetry::{
+        TraceWindow, WhichRequests, batch_view, request, requests, stages_view, write_trace,
+    },
 };
 
 /// The window of a trace without `from_ms`, before its end.
@@ -52,6 +54,15 @@ pub(super) struct ListedRequests {
     /// The version of this model; all if absent.
     #[param(value_type = Option<u32>)]
     version: Option<ModelVersion>,
+    /// The request's id, which its client sent or was answered in `x-request-id`, or the id of its trace in hexadecimal digits.
+    #[param(min_length = 1, max_length = 128)]
+    id: Option<String>,
+    /// The id of the API key that the requests came with.
+    key: Option<String>,
+    /// Only requests that did not arrive before this time, in milliseconds since 1970; a negative number counts from now.
+    since: Option<i64>,
+    /// Only requests that had arrived by this time, in milliseconds since 1970; a negative number counts from now.
+    until: Option<i64>,
     /// The largest number of requests to list, 1 to 10000.
     #[param(minimum = 1, maximum = 10_000)]
     #[serde(default = "ListedRequests::default_limit")]
@@ -79,7 +90,7 @@ pub(super) struct TracedTime {
 
 /// Returns requests that ended lately, the newest first.
 ///
-/// The gateway remembers 16 MiB of requests and batches, the last 160,000 of them, until it stops.
+/// The gateway remembers 16 MiB of requests and batches, the last 150,000 of them, until it stops, and 8 MiB of their ids, keys and exceptions.
 #[utoipa::path(
     get, path = "/v1/requests", tag = "requests", security(("admin" = [])),
     params(ListedRequests),
@@ -98,13 +109,26 @@ pub(super) async fn list(
             "version: expected only together with model".to_owned(),
         ));
     }
+    if listed
+        .id
+        .as_ref()
+        .is_some_and(|id| id.is_empty() || id.len() > 128)
+    {
+        return Err(ApiError::bad_request("id: expected 1 to 128 characters"));
+    }
+    let telemetry = admin.data_plane.telemetry().clone();
+    let clock = telemetry.clock();
+    let at = |ms: Option<i64>| ms.map(|ms| named_time(ms, clock));
     let which = WhichRequests {
         filter: listed.outcome,
         model: listed.model,
         version: listed.version,
+        id: listed.id,
+        key: listed.key,
+        since: at(listed.since),
+        until: at(listed.until),
         limit: listed.limit,
     };
-    let telemetry = admin.data_plane.telemetry().clone();
     let found = tokio::task::spawn_blocking(move || requests(&telemetry, &which));
     Ok(Json(found.await.map_err(|e| ApiError::internal(&e))?))
 }
@@ -190,16 +214,30 @@ fn try_view(admin: &Admin, answer: TracedAnswer) -> Result<Json<TryView<Box<RawV
     }))
 }
 
+/// Returns a request that ended lately.
+#[utoipa::path(
+    get, path = "/v1/requests/{number}", tag = "requests", security(("admin" = [])),
+    params(("number" = u64, Path, description = "The number of the request since the gateway's start")),
+    responses(
+        (status = 200, body = RequestView),
+        (status = 404, description = "The gateway does not remember such a request", body = ErrorBody),
+        (status = "default", description = "Any failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn one(
+    State(admin): State<Admin>,
+    Path(number): Path<u64>,
+) -> Result<Json<RequestView>, ApiError> {
+    let found = request(admin.data_plane.telemetry(), number);
+    let found =
+        found.ok_or_else(|| ApiError::not_found(format!("request {number} is not remembered")))?;
+    Ok(Json(found))
+}
+
 /// Returns the time window of a trace.
 fn window(traced: TracedTime, clock: Clock) -> Result<TraceWindow, ApiError> {
     let now = clock.now();
-    let at = |ms: i64| {
-        if ms < 0 {
-            now - Duration::from_millis(ms.unsigned_abs()).min(now.saturating_since(Time::ZERO))
-        } else {
-            clock.time_of_unix_ms(ms)
-        }
-    };
+    let at = |ms: i64| named_time(ms, clock);
     let to = traced.to_ms.map_or(now, at);
     let default_from = to - DEFAULT_WINDOW.min(to.saturating_since(Time::ZERO));
     let from = traced.from_ms.map_or(default_from, at);

@@ -107,6 +107,7 @@ pub(super) async fn infer(
         }
     };
     let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
+    let identity = identity.sent_by(tenant_name_of(&parts.extensions));
     let arrival = Arrival {
         at: arrived,
         tenant: tenant_of(&parts.extensions),
@@ -202,6 +203,7 @@ pub(crate) async fn try_model(
     };
     let json = Some(Form::Json);
     let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
+    let identity = identity.sent_by(tenant_name_of(&parts.extensions));
     let arrival = Arrival {
         at: arrived,
         tenant: tenant_of(&parts.extensions),
@@ -299,6 +301,8 @@ async fn answer(
                 Some(model) => meter.counted_with(&model.telemetry),
                 None => meter,
             };
+            let failure = unanswered.failure.as_ref().map(ToString::to_string);
+            let meter = meter.failed_with(failure.unwrap_or_default());
             meter.end(unanswered.outcome, unanswered.course);
             return Err(unanswered.into());
         }
@@ -317,11 +321,13 @@ async fn answer(
         regions,
     };
     let encoded = encode(inference, arrival.tenant, answer, &mut memory).await;
-    let outcome = match &encoded {
-        Ok(_) => RequestOutcome::Answered,
-        Err(_) => RequestOutcome::Failed,
+    let times = match &encoded {
+        Ok(_) => meter.end(RequestOutcome::Answered, course),
+        Err(error) => {
+            let meter = meter.failed_with(error.message().to_owned());
+            meter.end(RequestOutcome::Failed, course)
+        }
     };
-    let times = meter.end(outcome, course);
     Ok(TracedAnswer {
         model: answered_by,
         message: encoded?,

@@ -49,12 +49,7 @@ impl TraceContext {
     /// Continues the trace that a request's headers name; begins one if they name none. The client decides about its own trace, the
     /// ratio about others.
     pub(super) fn of_request(headers: &HeaderMap, ratio: SampleRatio) -> Self {
-        let mut values = headers.get_all(TRACEPARENT).iter();
-        let parent = match (values.next(), values.next()) {
-            (Some(value), None) => parse(value.as_bytes()),
-            _ => None,
-        };
-        if let Some((parent, is_sampled)) = parent {
+        if let Some((parent, is_sampled)) = parent_of(headers) {
             let span = random_span();
             return Self {
                 ids: SpanIds { span, ..parent },
@@ -82,6 +77,20 @@ impl fmt::Display for TraceContext {
         let SpanIds { trace, span } = self.ids;
         let flags = u8::from(self.is_sampled);
         write!(f, "00-{trace:032x}-{span:016x}-{flags:02x}")
+    }
+}
+
+/// Returns the id of the trace that a request's headers name.
+pub(super) fn trace_of(headers: &HeaderMap) -> Option<u128> {
+    parent_of(headers).map(|(parent, _)| parent.trace)
+}
+
+/// Returns the client's span that a request's headers name, and its flag `sampled`.
+fn parent_of(headers: &HeaderMap) -> Option<(SpanIds, bool)> {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => parse(value.as_bytes()),
+        _ => None,
     }
 }
 

@@ -3,9 +3,10 @@
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
-    context::{TRACEPARENT, TraceContext},
+    context::{TRACEPARENT, TraceContext, trace_of},
     sample_ratio::SampleRatio,
 };
+use crate::tenant::TenantName;
 
 /// The header with the id of a request.
 pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -17,6 +18,9 @@ const MAX_ID: usize = 128;
 pub(crate) struct RequestIdentity {
     id: HeaderValue,
     pub(super) trace: Option<TraceContext>,
+    /// The trace that its client named, where nothing exports traces.
+    client_trace: Option<u128>,
+    tenant: TenantName,
 }
 
 impl RequestIdentity {
@@ -24,15 +28,43 @@ impl RequestIdentity {
     /// new one. Without the ratio of a tracer the request belongs to no trace.
     pub(crate) fn new(headers: &HeaderMap, ratio: Option<SampleRatio>) -> Self {
         let given = headers.get(&REQUEST_ID).filter(|id| is_sane(id.as_bytes()));
+        let trace = ratio.map(|ratio| TraceContext::of_request(headers, ratio));
         Self {
             id: given.cloned().unwrap_or_else(random_id),
-            trace: ratio.map(|ratio| TraceContext::of_request(headers, ratio)),
+            trace,
+            client_trace: if trace.is_none() {
+                trace_of(headers)
+            } else {
+                None
+            },
+            tenant: TenantName::Local,
         }
+    }
+
+    /// Sets the tenant that sent the request.
+    pub(crate) fn sent_by(mut self, tenant: TenantName) -> Self {
+        self.tenant = tenant;
+        self
     }
 
     /// Returns the id.
     pub(crate) fn id(&self) -> &str {
         self.id.to_str().unwrap_or_default()
+    }
+
+    /// Returns the id of its trace, in hexadecimal digits, if it belongs to one.
+    pub(crate) fn trace_id(&self) -> Option<String> {
+        let trace = self.trace.map(|trace| trace.ids.trace);
+        let trace = trace.or(self.client_trace);
+        trace.map(|trace| format!("{trace:032x}"))
+    }
+
+    /// Returns the id of the API key that it came with.
+    pub(crate) fn key(&self) -> Option<&str> {
+        match &self.tenant {
+            TenantName::Key(id) => Some(id),
+            TenantName::Address(_) | TenantName::Local => None,
+        }
     }
 
     /// Writes the id, and the position in the trace if there is one, to the headers of the answer.

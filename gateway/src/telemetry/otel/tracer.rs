@@ -130,6 +130,7 @@ mod tests {
     use crate::telemetry::{
         RequestCourse,
         request_log::{Micros, ModelNumber},
+        request_texts::TextPlace,
     };
 
     fn record(outcome: RequestOutcome, latency: u32) -> RequestRecord {
@@ -142,6 +143,7 @@ mod tests {
             rows: 1,
             outcome,
             course: RequestCourse::default(),
+            texts: TextPlace::default(),
         }
     }
 

@@ -82,6 +82,20 @@ async fn a_request_needs_a_key_for_its_model() {
     );
 
     // What the key was used for is seen, and its secret is nowhere.
+    let id = allowed["id"].as_str().unwrap();
+    let its = gateway.get(&format!("/v1/requests?key={id}")).await.ok(200);
+    assert_eq!(its.as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&its[0]["key"], &its[0]["outcome"]),
+        (&json!(id), &json!("answered"))
+    );
+    let unused = other["id"].as_str().unwrap();
+    let others = gateway.get(&format!("/v1/requests?key={unused}")).await;
+    assert_eq!(
+        others.ok(200),
+        json!([]),
+        "what a key may not do is no request of a model"
+    );
     let path = format!("/v1/keys/{}", allowed["id"].as_str().unwrap());
     let view = gateway.get(&path).await.ok(200);
     assert!(view["last_used_at_ms"].as_i64().unwrap() > 0);

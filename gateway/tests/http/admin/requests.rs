@@ -128,6 +128,88 @@ async fn each_request_is_listed_with_its_end_and_where_its_time_went() {
 }
 
 #[tokio::test]
+async fn a_request_is_found_by_its_id_its_key_and_its_time_and_has_an_address() {
+    let (gateway, _agent, worker) = serving().await;
+    let send = async |headers: &[(&'static str, &'static str)]| {
+        let body = request(1).to_string().into_bytes();
+        let address = gateway.app.inference_address();
+        let path = "/v2/models/m/infer";
+        let headers = headers.to_vec();
+        gateway
+            .send_with(address, Method::POST, path, headers, body)
+            .await
+    };
+    let (failed, ()) = tokio::join!(send(&[("x-request-id", "order-4711")]), async {
+        let batch = worker.batch().await;
+        batch
+            .fail(FailureKind::ModuleThrew, "index 7 is out of range")
+            .await;
+    });
+    failed.error(500);
+    worker.answer_all(double);
+    for id in ["order-4712", "order-4713"] {
+        assert_eq!(send(&[("x-request-id", id)]).await.status, 200);
+    }
+    let trace = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let traced = [
+        ("x-request-id", "order-4712"),
+        (
+            "traceparent",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        ),
+    ];
+    assert_eq!(send(&traced).await.status, 200);
+    let unnamed = send(&[]).await;
+    let given = unnamed.headers["x-request-id"].to_str().unwrap().to_owned();
+
+    let find = async |query: &str| -> Value {
+        gateway.get(&format!("/v1/requests?{query}")).await.ok(200)
+    };
+    let found = find("id=order-4711").await;
+    assert_eq!(found.as_array().unwrap().len(), 1);
+    let failed = &found[0];
+    assert_eq!(failed["request_id"], "order-4711");
+    assert_eq!(failed["outcome"], "failed");
+    let reason = failed["reason"].as_str().unwrap();
+    assert!(reason.contains("index 7 is out of range"), "{reason}");
+    assert_eq!(
+        (&failed["key"], &failed["trace_id"]),
+        (&Value::Null, &Value::Null)
+    );
+    let address = format!("/v1/requests/{}", failed["id"]);
+    assert_eq!(gateway.get(&address).await.ok(200), *failed);
+
+    assert_eq!(find("id=order-4712").await.as_array().unwrap().len(), 2);
+    assert_eq!(
+        find("id=order-4712&limit=1")
+            .await
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    assert_eq!(find(&format!("id={given}")).await[0]["outcome"], "answered");
+    let of_trace = find(&format!("id={trace}")).await;
+    assert_eq!(of_trace.as_array().unwrap().len(), 1);
+    assert_eq!(of_trace[0]["request_id"], "order-4712");
+    assert_eq!(of_trace[0]["trace_id"], trace);
+    assert_eq!(find("since=-60000").await.as_array().unwrap().len(), 5);
+    for query in [
+        "id=order-4714",
+        "key=team-a",
+        "until=-60000",
+        "id=order-4712&outcome=missed",
+    ] {
+        assert_eq!(find(query).await, json!([]), "{query}");
+    }
+    let since = failed["at_ms"].as_f64().unwrap() as i64 + 60_000;
+    assert_eq!(find(&format!("since={since}")).await, json!([]));
+    let error = gateway.get("/v1/requests/999999").await.error(404);
+    assert_eq!(error, "request 999999 is not remembered");
+    gateway.get("/v1/requests?id=").await.error(400);
+}
+
+#[tokio::test]
 async fn a_request_whose_client_went_away_is_listed_as_cancelled() {
     let (gateway, _agent, worker) = serving().await;
     let waiting = infer(&gateway, "m", 1);

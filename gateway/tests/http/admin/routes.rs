@@ -62,6 +62,7 @@ GET    /v1/profiles/pairs                401     403    400    400   403   403  
 PUT    /v1/profiles/pairs                401     403    403    400   403   403  403
 PUT    /v1/repository/problems           401     403    403    400   403   403  403
 GET    /v1/requests                      401     403    200    200   403   403  403
+GET    /v1/requests/{number}             401     403    404    404   403   403  403
 DELETE /v1/session                       204     204    204    204   204   204  204
 GET    /v1/session                       401     403    200    200   403   403  403
 POST   /v1/session                       400     400    400    400   400   400  400
@@ -159,7 +160,13 @@ fn concrete(path: &str, node: &str) -> String {
         .replace("{node}", node)
         .replace("{digest}", &format!("sha256:{}", "0".repeat(64)))
         .replace("{id}", "00000000");
-    let number = ["{generation}", "{before}", "{after}", "{version}"];
+    let number = [
+        "{number}",
+        "{generation}",
+        "{before}",
+        "{after}",
+        "{version}",
+    ];
     let path = number
         .iter()
         .fold(path, |path, name| path.replace(name, "1"));
