@@ -25,7 +25,7 @@ const VIEWS = {
   plans: `#/plans?whatif=${encodeURIComponent('{"policy":"nexus"}')}`,
   change: "#/plans?plan=3",
   timeline: "#/timeline",
-  missed: "#/timeline?show=missed",
+  requests: "#/timeline?show=requests",
   try: "#/try/alexnet",
   experiments: "#/experiments",
 };

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { RequestStages } from "./api/types";
-import { histogram, longestStage, meanStages, tally } from "./requests";
+import { histogram, longestStage, meanStages, shareInTime, tally } from "./requests";
 
 const stages = (more: Partial<RequestStages>): RequestStages => ({ receive: 0, load: 0, batch: 0, queue: 0, network: 0, worker_queue: 0, copy_in: 0, compute: 0, copy_out: 0, ...more });
 
@@ -32,4 +32,9 @@ test("the mean of stages, and the longest of them", () => {
   expect(mean).toEqual(stages({ queue: 3, compute: 1 }));
   expect(longestStage(mean!).name).toBe("queue");
   expect(meanStages([])).toBeNull();
+});
+
+test("the share in time is of the requests that ended", () => {
+  expect(shareInTime({ goodput_rps: 6, refused_rps: 1, late_rps: 0.5, failed_rps: 0.5 })).toBeCloseTo(0.75);
+  expect(shareInTime({ goodput_rps: 0, refused_rps: 0, late_rps: 0, failed_rps: 0 })).toBeNull();
 });

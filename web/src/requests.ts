@@ -1,6 +1,6 @@
 /** What can be seen in a list of requests: how their latency is distributed, and where their time went. */
 
-import type { RequestStages, RequestView } from "./api/types";
+import type { RequestStages, RequestView, TotalGoodput } from "./api/types";
 
 /** The stages of a request in their order. */
 export const STAGES: readonly { key: keyof RequestStages; name: string; meaning: string }[] = [
@@ -51,4 +51,10 @@ export function tally(values: readonly number[], least: number): number[] {
   const counts = new Array<number>(values.reduce((a, b) => Math.max(a, b), least)).fill(0);
   for (const value of values) if (value >= 1) counts[value - 1] = (counts[value - 1] ?? 0) + 1;
   return counts;
+}
+
+/** The part of the requests that ended which were in time; null if none ended. What is still in flight has missed nothing. */
+export function shareInTime({ goodput_rps, refused_rps, late_rps, failed_rps = 0 }: Pick<TotalGoodput, "goodput_rps" | "refused_rps" | "late_rps" | "failed_rps">): number | null {
+  const ended = goodput_rps + refused_rps + late_rps + failed_rps;
+  return ended > 0 ? goodput_rps / ended : null;
 }

@@ -432,6 +432,9 @@ pub struct ModelGoodput {
     pub refused_rps: f64,
     /// The requests that were accepted and not answered within the SLO, per second: answered later, or expired in the queue.
     pub late_rps: f64,
+    /// The requests that failed, or were lost with their worker, per second.
+    #[serde(default)]
+    pub failed_rps: f64,
     /// The median latency of the answered requests, in milliseconds.
     pub p50_ms: Option<f64>,
     /// The 95th percentile of the latency, in milliseconds.
@@ -504,9 +507,20 @@ pub struct TotalGoodput {
     pub refused_rps: f64,
     /// The requests that were accepted and not answered within their SLO, per second: answered later, or expired in the queue.
     pub late_rps: f64,
+    /// The requests that failed, or were lost with their worker, per second.
+    #[serde(default)]
+    pub failed_rps: f64,
 }
 
 impl TotalGoodput {
+    /// Returns the part of the requests that ended which were in time, from 0 to 1; `None` if none ended.
+    pub fn share_in_time(&self) -> Option<f64> {
+        share_in_time(
+            self.goodput_rps,
+            self.refused_rps + self.late_rps + self.failed_rps,
+        )
+    }
+
     /// Returns the sums over models.
     pub fn of(models: &[ModelGoodput]) -> Self {
         let mut total = Self::default();
@@ -516,7 +530,23 @@ impl TotalGoodput {
             total.goodput_rps += model.goodput_rps;
             total.refused_rps += model.refused_rps;
             total.late_rps += model.late_rps;
+            total.failed_rps += model.failed_rps;
         }
         total
     }
+}
+
+impl ModelGoodput {
+    /// Returns the part of the requests that ended which were in time, from 0 to 1; `None` if none ended. What is still in flight has missed nothing.
+    pub fn share_in_time(&self) -> Option<f64> {
+        share_in_time(
+            self.goodput_rps,
+            self.refused_rps + self.late_rps + self.failed_rps,
+        )
+    }
+}
+
+fn share_in_time(in_time: f64, missed: f64) -> Option<f64> {
+    let ended = in_time + missed;
+    (ended > 0.0).then(|| in_time / ended)
 }

@@ -312,6 +312,9 @@ mod tests {
         assert!((goodput.goodput_rps - 1.0).abs() < 1e-9, "{goodput:?}");
         assert!((goodput.refused_rps - 1.0).abs() < 1e-9, "{goodput:?}");
         assert!((goodput.late_rps - 1.0).abs() < 1e-9, "{goodput:?}");
+        assert!((goodput.failed_rps - 1.0).abs() < 1e-9, "{goodput:?}");
+        // What was cancelled, or is in flight, is neither in time nor missed.
+        assert_eq!(goodput.share_in_time(), Some(0.25));
     }
 
     #[test]

@@ -512,7 +512,10 @@ impl ModelTelemetry {
             RequestOutcome::Answered => window.answered(now, latency, in_time),
             RequestOutcome::Refused(_) => window.count(now, |counts| counts.refused += 1),
             RequestOutcome::Expired => window.count(now, |counts| counts.expired += 1),
-            RequestOutcome::Lost | RequestOutcome::Failed | RequestOutcome::Cancelled => {}
+            RequestOutcome::Lost | RequestOutcome::Failed => {
+                window.count(now, |counts| counts.failed += 1);
+            }
+            RequestOutcome::Cancelled => {}
         });
         latency
     }
@@ -533,6 +536,7 @@ impl ModelTelemetry {
             goodput_rps: counts.in_time as f64 / seconds,
             refused_rps: counts.refused as f64 / seconds,
             late_rps: late as f64 / seconds,
+            failed_rps: counts.failed as f64 / seconds,
             p50_ms: quantile(0.5),
             p95_ms: quantile(0.95),
             p99_ms: quantile(0.99),

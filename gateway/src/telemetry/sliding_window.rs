@@ -41,6 +41,8 @@ pub(super) struct WindowCounts {
     pub(super) refused: u64,
     /// The requests that were accepted and then expired in the queue.
     pub(super) expired: u64,
+    /// The requests that failed, or were lost with their worker.
+    pub(super) failed: u64,
     /// The batches that were computed.
     pub(super) batches: u64,
     /// The rows of these batches.
@@ -107,6 +109,7 @@ impl SlidingWindow {
             counts.in_time += second.counts.in_time;
             counts.refused += second.counts.refused;
             counts.expired += second.counts.expired;
+            counts.failed += second.counts.failed;
             counts.batches += second.counts.batches;
             counts.rows += second.counts.rows;
             if let Some(more) = &second.latencies {

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f9f45eada7ff64cba3264f940a41ed280a4145f3413b842e60d5d38eb17451c2) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 cad1f3a521d7c8d6aa17e85301cfbd4df43cf2966fa0c665ad13add43e6eb772) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1116,6 +1116,11 @@ export interface components {
              * @description The part of the version's answers that are right, in percent; null without a family.
              */
             accuracy?: number | null;
+            /**
+             * Format: double
+             * @description The requests that failed, or were lost with their worker, per second.
+             */
+            failed_rps?: number;
             /** @description The family that the model is a variant of; null if it is in none. */
             family?: string | null;
             /**
@@ -2273,6 +2278,11 @@ export interface components {
         };
         /** @description The goodput of all models together in a time window. */
         TotalGoodput: {
+            /**
+             * Format: double
+             * @description The requests that failed, or were lost with their worker, per second.
+             */
+            failed_rps?: number;
             /**
              * Format: double
              * @description The requests that were answered within their SLO, per second.

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { EventView, Finding, GoodputView, ModelView, NodeView, PlanView, ReplicaView, Snapshot } from "../api/types";
 import { EVENTS, fromSnapshot, HISTORY, withEvents, withGoodput } from "./state";
 
-const TOTAL = { offered_rps: 9, goodput_rps: 8, throughput_rps: 8, refused_rps: 1, late_rps: 0 };
+const TOTAL = { offered_rps: 9, goodput_rps: 8, throughput_rps: 8, refused_rps: 1, late_rps: 0, failed_rps: 0 };
 const replica = (id: string, more: Partial<ReplicaView> = {}) => ({ id, device: "n/d0", device_kind: "V100", batch_size: 4, restarts: 0, serving: false, ...more }) as ReplicaView;
 const model = (name: string, more: Partial<ModelView> = {}) => ({ name, version: 1, state: "ready", replicas: [], profiled_on: [], profiling: [], rate_rps: 5, slo_ms: 100, ...more }) as unknown as ModelView;
 const device = (id: string) => ({ id, kind: "V100", description: "", memory_bytes: 1, replicas: [] });

@@ -8,7 +8,7 @@ import { parseCsv } from "../csv";
 import { bytes, count, fixed, ms, percent, rate } from "../format";
 import { keyOf, profilesKey } from "../live/state";
 import { store, useCluster } from "../live/store";
-import { histogram, longestStage, meanStages, tally } from "../requests";
+import { histogram, longestStage, meanStages, shareInTime, tally } from "../requests";
 import { Bars, Lines, type Series } from "../ui/charts";
 import { DryRun } from "../ui/dry-run";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
@@ -117,7 +117,7 @@ function Figures({ model, minute }: { model: ModelView; minute: ModelGoodput | u
   const cluster = useCluster();
   const forecast = cluster.plan?.models.find((f) => f.name === model.name && f.version === model.version);
   const queue = useLoaded("queue", async (signal) => queueOf(await getText("/metrics", signal), model), 5000);
-  const within = minute && minute.offered_rps > 0 ? minute.goodput_rps / minute.offered_rps : null;
+  const within = minute ? shareInTime(minute) : null;
   const late = (minute?.p99_ms ?? 0) > model.slo_ms;
   return (
     <div className="figures">

@@ -9,6 +9,7 @@ import { useCluster } from "../live/store";
 import { Lines, type Series } from "../ui/charts";
 import { useLoaded } from "../ui/hooks";
 import { Card, Empty, Figure, Meter, Page, State, type Tone } from "../ui/parts";
+import { shareInTime } from "../requests";
 import { href, modelHref } from "../ui/route";
 import { type Column, Table } from "../ui/table";
 
@@ -18,14 +19,14 @@ const TARGET = 0.99;
 export function Overview() {
   const cluster = useCluster();
   const total = cluster.minute?.total;
-  const within = total && total.offered_rps > 0 ? total.goodput_rps / total.offered_rps : null;
+  const within = total ? shareInTime(total) : null;
   return (
     <Page title="Overview">
       <div className="stack">
         <Findings cluster={cluster} />
         <div className="figures" aria-label="The last minute">
           <Figure label="Goodput" value={rate(total?.goodput_rps ?? 0)} unit="requests/s" note={`offered ${rate(total?.offered_rps ?? 0)}, last minute`} />
-          <Figure label="Within SLO" value={within === null ? "–" : percent(within)} tone={within === null ? "quiet" : toneOfShare(within)} note="of all requests" />
+          <Figure label="Within SLO" value={within === null ? "–" : percent(within)} tone={within === null ? "quiet" : toneOfShare(within)} note="of the requests that ended" />
           <Figure label="Late" value={rate(total?.late_rps ?? 0)} unit="requests/s" note="answered too late, or expired" />
           <Figure label="Refused" value={rate(total?.refused_rps ?? 0)} unit="requests/s" note="on arrival" />
           <Figure label="Predicted" value={cluster.plan ? rate(cluster.plan.predicted_goodput_rps) : "–"} unit="requests/s" note={cluster.plan ? `goodput of plan ${cluster.plan.generation}` : "there is no plan yet"} />
@@ -236,7 +237,7 @@ function objectives(cluster: ClusterState): Objective[] {
   return (cluster.fiveMinutes?.models ?? [])
     .filter((goodput) => goodput.offered_rps > 0 && cluster.models.has(keyOf(goodput)))
     .map((goodput) => {
-      const within = Math.min(1, goodput.goodput_rps / goodput.offered_rps);
+      const within = shareInTime(goodput) ?? 1;
       return { goodput, within, left: 1 - (1 - within) / (1 - TARGET), slo: cluster.models.get(keyOf(goodput))?.slo_ms ?? 0 };
     })
     .sort((a, b) => a.left - b.left);

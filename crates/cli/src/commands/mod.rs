@@ -20,6 +20,7 @@ mod requests;
 mod serve;
 mod setup;
 mod status;
+mod top;
 
 pub(crate) use self::{consent::NotAgreed, serve::ServiceEnded};
 use crate::{context::Context, laboratory::LaboratoryCommand};
@@ -37,6 +38,8 @@ pub(crate) enum Command {
     Infer(Box<infer::InferArgs>),
     /// Show the state of the gateway, its nodes and its models
     Status(status::StatusArgs),
+    /// Watch the load of the models, how much of it is in time, and what is wrong, until Ctrl+C
+    Top(top::TopArgs),
     /// Show, export, import and record measurements of models
     #[command(subcommand)]
     Profile(profile::ProfileCommand),
@@ -90,6 +93,7 @@ impl Command {
             Self::Infer(args) => args.run(context).await,
             Self::Keys(command) => command.run(context).await,
             Self::Status(args) => args.run(context).await,
+            Self::Top(args) => args.run(context).await,
             Self::Profile(command) => command.run(context).await,
             Self::Plan(args) => args.run(context).await,
             Self::Laboratory(command) => command.run(context).await,

@@ -48,6 +48,65 @@ pub(crate) async fn is_ready(gateway: &Gateway, status: u16) {
 }
 
 #[tokio::test]
+async fn top_shows_the_models_with_the_least_left_of_their_budgets_first() {
+    let gateway = Gateway::start().await;
+    let goodput = |name: &str, goodput: f64, late: f64| {
+        json!({
+            "name": name, "version": 1, "offered_rps": goodput + late, "throughput_rps": goodput, "goodput_rps": goodput, "refused_rps": 0.0,
+            "late_rps": late, "failed_rps": 0.0, "p50_ms": 20.0, "p95_ms": 30.5, "p99_ms": 40.5, "mean_batch": 2.5,
+        })
+    };
+    let models = ["ant", "bee", "cat"].map(|name| placed_model(name, "1-0", "laptop/cpu0"));
+    gateway
+        .answers("GET", "/v1/models", 200, json!(models))
+        .await;
+    let finding = json!([{
+        "severity": "critical", "subject": {"model": "bee:1"}, "problem": "slo_missed", "text": "bee misses its SLO", "cause": "load", "cure": null,
+    }]);
+    gateway.answers("GET", "/v1/findings", 200, finding).await;
+    let total = json!({"offered_rps": 150.0, "throughput_rps": 148.0, "goodput_rps": 148.0, "refused_rps": 0.0, "late_rps": 2.0});
+    for window in ["10", "300"] {
+        let view = json!({"window_s": 10.0, "models": [goodput("ant", 100.0, 0.0), goodput("bee", 48.0, 2.0)], "total": total});
+        admin("GET", "/v1/goodput")
+            .and(query_param("window_s", window))
+            .respond_with(ResponseTemplate::new(200).set_body_json(view))
+            .mount(&gateway.server)
+            .await;
+    }
+    let ran = gateway.run(&["top", "--count", "1"]);
+    let lines: Vec<&str> = ran.text().lines().collect();
+    assert!(
+        lines[0].contains("148/s in time of 150/s, 3 models, 1 finding"),
+        "{ran:?}"
+    );
+    assert!(lines[1].contains("bee misses its SLO"), "{ran:?}");
+    let first_word = |line: &&str| line.split_whitespace().next().map(str::to_owned);
+    let names: Vec<_> = lines[4..].iter().filter_map(first_word).collect();
+    assert_eq!(names, ["bee", "ant", "cat"], "{ran:?}");
+    assert!(lines[4].contains("400"), "4 % missed of 1 %: {ran:?}");
+    let ran = gateway.run(&[
+        "top",
+        "--count",
+        "2",
+        "--interval",
+        "100ms",
+        "--json",
+        "--model",
+        "an",
+    ]);
+    let looks: Vec<serde_json::Value> = ran
+        .text()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(looks.len(), 2);
+    assert_eq!(looks[1]["models"].as_array().unwrap().len(), 1);
+    assert_eq!(looks[1]["models"][0]["name"], "ant");
+    let ran = gateway.run(&["top", "--interval", "1ms"]);
+    assert!(ran.stderr.contains("expected 100ms or more"), "{ran:?}");
+}
+
+#[tokio::test]
 async fn status_shows_gateway_nodes_models_and_goodput() {
     let gateway = Gateway::start().await;
     serves(&gateway).await;

@@ -150,7 +150,7 @@ async fn every_second_has_its_goodput() {
     assert_eq!(goodput.data["window_s"], 1.0);
     assert_eq!(goodput.data["models"][0]["refused_rps"], 0.0);
     let total = json!({
-        "offered_rps": 0.0, "throughput_rps": 0.0, "goodput_rps": 0.0, "refused_rps": 0.0, "late_rps": 0.0,
+        "offered_rps": 0.0, "throughput_rps": 0.0, "goodput_rps": 0.0, "refused_rps": 0.0, "late_rps": 0.0, "failed_rps": 0.0,
     });
     assert_eq!(goodput.data["total"], total);
     let stored = gateway.get("/v1/events?follow=false").await.ok(200);
