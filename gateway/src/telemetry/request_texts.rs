@@ -114,8 +114,8 @@ mod tests {
             (RING_BYTES as u64 - 200..=RING_BYTES as u64).contains(&bytes),
             "{bytes}"
         );
-        for number in first..places.len() {
-            let texts = ring.get(places[number]).unwrap();
+        for (number, place) in places.iter().enumerate().skip(first) {
+            let texts = ring.get(*place).unwrap();
             assert_eq!((texts.id, texts.key.as_str()), (text(number), "team-a"));
         }
     }

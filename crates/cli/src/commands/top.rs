@@ -126,16 +126,20 @@ async fn look(admin: &AdminClient, part: &str) -> Result<Look, CallError> {
         admin.goodput(BUDGET_WINDOW_S),
         admin.findings(),
     )?;
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-    let at_ms = unix.map_or(0, |unix| {
-        u64::try_from(unix.as_millis()).unwrap_or(u64::MAX)
-    });
     Ok(Look {
-        at_ms,
+        at_ms: now_ms(),
         offered_rps: now.total.offered_rps,
         goodput_rps: now.total.goodput_rps,
         models: rows(&models, &now, &budget, part),
         findings,
+    })
+}
+
+#[expect(clippy::disallowed_methods, reason = "the time of a look is shown")]
+fn now_ms() -> u64 {
+    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
+    unix.map_or(0, |unix| {
+        u64::try_from(unix.as_millis()).unwrap_or(u64::MAX)
     })
 }
 
