@@ -245,6 +245,7 @@ fn of_repository(problems: &[RepositoryProblem]) -> Option<Finding> {
 }
 
 fn of_models(state: &State, all: &mut Vec<Finding>) {
+    let has_no_node = state.nodes.iter().all(|(_, node)| node.is_lost());
     for (id, model) in state.models.iter() {
         let finding =
             |severity, problem, text: String, cause: Option<&str>, cure: Option<String>| Finding {
@@ -302,6 +303,17 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
             continue;
         };
         if !state.traffic.is_used(id) {
+            continue;
+        }
+        if has_no_node && forecast.rate.get() > 0.0 {
+            // The plan may still be that of before.
+            all.push(finding(
+                Severity::Critical,
+                Problem::ModelNotServed,
+                format!("model {id} is not served"),
+                Some("no node is there"),
+                Some("start an agent".to_owned()),
+            ));
             continue;
         }
         all.extend(of_fewer_replicas(state, id));

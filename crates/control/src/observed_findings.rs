@@ -148,6 +148,13 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
                 "packhorse requests --outcome failed --model {} has the reason; roll back, or register a corrected version",
                 id.name
             ),
+        Cause::NoNode(node) => (
+            match node {
+                Some(node) => format!("no node is there; node {node} was lost last"),
+                None => "no node is there".to_owned(),
+            },
+            "start an agent".to_owned(),
+        ),
         ),
         Cause::SlowDevice(device) => (
             format!("device {device}, on which it runs, is slow"),
