@@ -330,7 +330,7 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
                 ));
             }
         } else if missing > TOLERATED_SHORTFALL * forecast.rate.get() {
-            all.push(finding(
+            let short = finding(
                 Severity::Warning,
                 Problem::ModelShort,
                 with_details(
@@ -343,7 +343,11 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
                 ),
                 Some("the devices cannot serve its rate within its SLO"),
                 Some("add a device, lower the rate or raise the SLO".to_owned()),
-            ));
+            );
+            all.push(Finding {
+                missed_part: missing / forecast.rate.get(),
+                ..short
+            });
         }
     }
 }

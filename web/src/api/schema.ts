@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 b817e84f7717e36628556aa2d3cfa0987ef7bb0e6bea6fa10ae9d5abcc9ff1d3) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 a3fc9c143321ed2b63a6cfecff5bab103718f17ce6cdfebbad66e129d8f0809f) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -816,7 +816,7 @@ export interface components {
              */
             since_ms: number;
         };
-        /** @description A finding of an incident, as it was last. */
+        /** @description A finding of an incident: as it is now, and once it is over as it was at its worst, when the largest part of the requests was missed. */
         IncidentFinding: {
             /**
              * Format: int64
