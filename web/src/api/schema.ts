@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 a3fc9c143321ed2b63a6cfecff5bab103718f17ce6cdfebbad66e129d8f0809f) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 3807e1a4be63b8046e7933a94aacfcabc2ec4dbf1f750eb887fe87ff75665c5d) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -791,6 +791,13 @@ export interface components {
              * @default null
              */
             utilization_pct: number | null;
+        };
+        /** @description What became of imported profiles. */
+        ImportedProfiles: {
+            /** @description The number of profiles that were imported. */
+            imported: number;
+            /** @description The number of estimates that were left out, because a measured profile is there. */
+            left_out: number;
         };
         /** @description Findings with one root, from the first of them until the last is over. A gateway forgets its incidents when it ends. */
         Incident: {
