@@ -107,7 +107,7 @@ def scrapes(folder: Path, count: int, active: int) -> list[Scrape]:
         # The profiles are imported, so that none is measured.
         flags = simulated_devices(cluster, dict.fromkeys(names, 5.0), DEVICES)
         profiles = (cluster.folder / "profiles.csv").read_bytes()
-        assert cluster.admin.call("PUT", "/v1/profiles", profiles).status == 204
+        assert cluster.admin.call("PUT", "/v1/profiles", profiles).status == 200
         cluster.start_agent("node1", *flags)
         wait_until(lambda: len(ready()) >= active, f"{active} models to be served", limit=300.0)
         found = [scrape(cluster, "no request yet", 0), after_requests("coarse")]

@@ -87,7 +87,7 @@ def measure(folder: Path, count: int, rounds: int) -> tuple[list[Restart], int]:
         # The profiles are imported, so that none is measured.
         flags = simulated_devices(cluster, dict.fromkeys(names, 5.0), DEVICES)
         profiles = (cluster.folder / "profiles.csv").read_bytes()
-        assert cluster.admin.call("PUT", "/v1/profiles", profiles).status == 204
+        assert cluster.admin.call("PUT", "/v1/profiles", profiles).status == 200
         cluster.start_agent("node1", *flags)
 
         def settled() -> bool:

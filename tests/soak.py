@@ -124,7 +124,7 @@ def soak(folder: Path, seconds: float, seed: int = 1) -> Result:
         cluster.start_agent("cpu-node", "--devices", "cpu", "--stop-workers-on-exit")
         (kind,) = {d["kind"] for node in cluster.admin.get("/v1/nodes") if node["name"] == "cpu-node" for d in node["devices"]}
         csv = models.profiles(folder, {"double": 5}, kind=kind)
-        assert cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes()).status == 204
+        assert cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes()).status == 200
         model = models.double(folder)
         cluster.admin.register(model.registration, model.file)
         cluster.admin.wait_for_state("double", "ready", limit=120)

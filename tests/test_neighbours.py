@@ -57,7 +57,7 @@ def served(tmp_path_factory: pytest.TempPathFactory):
         kind = cluster.admin.get("/v1/nodes")[0]["devices"][0]["kind"]
         # With batches of 20 ms the rate needs both devices.
         csv = models.profiles(folder, {"trickster": 20.0}, kind=kind)
-        assert cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes()).status == 204
+        assert cluster.admin.call("PUT", "/v1/profiles", csv.read_bytes()).status == 200
         x, y = models.tensor("x", "FP32", [-1, 4]), models.tensor("y", "FP32", [-1, 4])
         model = models.make(folder, Trickster(), models.registration("trickster", [x], [y], slo_ms=SLO_MS, rate_rps=500))
         cluster.admin.register(model.registration, model.file)

@@ -400,7 +400,7 @@ pub struct Incident {
     pub findings: Vec<IncidentFinding>,
 }
 
-/// A finding of an incident, as it was last.
+/// A finding of an incident: as it is now, and once it is over as it was at its worst, when the largest part of the requests was missed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct IncidentFinding {
     /// The finding.

@@ -36,7 +36,7 @@ pub use plan::{
     PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyInfo, PolicyView,
     PreviewDevices, PreviewModel,
 };
-pub use profile::{BatchTimeView, LearnedTimeView};
+pub use profile::{BatchTimeView, ImportedProfiles, LearnedTimeView};
 pub use repository::{RepositoryProblem, RepositoryProblems};
 pub use requests::{
     BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView, UnknownFilter,

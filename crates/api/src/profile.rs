@@ -4,6 +4,15 @@ use packhorse_cluster::{DeviceKind, ModelName, ModelVersion, ProfileSource};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+/// What became of imported profiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImportedProfiles {
+    /// The number of profiles that were imported.
+    pub imported: usize,
+    /// The number of estimates that were left out, because a measured profile is there.
+    pub left_out: usize,
+}
+
 /// The time of a batch of a model on a kind of device, in its profile and as it was observed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BatchTimeView {

@@ -3,10 +3,10 @@
 use std::io;
 
 use packhorse_api::{
-    ArtifactView, BatchTimeView, Changed, CreatedKey, GoodputView, KeyRequest, KeyRotation,
-    KeyView, ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView, PlanDiff,
-    PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView, Promotion,
-    RemovedModel, RemovedNode, RepositoryProblems, SessionCode,
+    ArtifactView, BatchTimeView, Changed, CreatedKey, GoodputView, ImportedProfiles, KeyRequest,
+    KeyRotation, KeyView, ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView,
+    PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView,
+    Promotion, RemovedModel, RemovedNode, RepositoryProblems, SessionCode,
 };
 use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -252,17 +252,14 @@ impl AdminClient {
         KernelTable::from_csv(&csv).map_err(KernelsError::Csv)
     }
 
-    /// Adds profiles. They replace those of the same model and kind of device.
-    pub async fn import_profiles(&self, profiles: &ProfileTable) -> Result<(), CallError> {
+    /// Adds profiles. They replace those of the same model and kind of device, but estimates replace no measured ones.
+    pub async fn import_profiles(
+        &self,
+        profiles: &ProfileTable,
+    ) -> Result<ImportedProfiles, CallError> {
         let request = self.caller.request(Method::PUT, ["v1", "profiles"]);
-        self.caller
-            .send(
-                request
-                    .header(CONTENT_TYPE, "text/csv")
-                    .body(profiles.to_csv()),
-            )
-            .await
-            .map(drop)
+        let request = request.header(CONTENT_TYPE, "text/csv");
+        self.caller.fetch(request.body(profiles.to_csv())).await
     }
 
     /// Returns the pairs that were measured on a kind of device, as CSV; empty if there are none.

@@ -337,10 +337,18 @@ impl Program {
             (Dim::Fixed(_), _) => (*dim).into(),
         });
         let row = Shape::new(&row.collect::<Vec<i64>>()).map_err(|e| e.to_string())?;
-        match spec.oversized_dim(&row, first) {
-            Some(oversized) => Err(oversized.to_string()),
-            None => Ok(()),
+        if let Some(oversized) = spec.oversized_dim(&row, first) {
+            return Err(oversized.to_string());
         }
+        let width = spec.datatype.width().unwrap_or(1) as u64;
+        let bytes = row.elements().saturating_mul(width);
+        if bytes > TypicalShapes::MAX_ROW_BYTES {
+            return Err(format!(
+                "a row has {bytes} bytes, over the limit of {}",
+                TypicalShapes::MAX_ROW_BYTES
+            ));
+        }
+        Ok(())
     }
 
     /// Checks that an input's limits belong to its shape, and that the default limit leaves room where there is none.
@@ -744,6 +752,8 @@ mod tests {
         assert_eq!(problem_of(&[-1, -1], &[-1, 128], None), Ok(()));
         assert_eq!(problem_of(&[-1, 80, -1], &[-1, 80, 3000], None), Ok(()));
         assert_eq!(problem_of(&[-1, -1], &[-1, 512], Some(&[-1, 512])), Ok(()));
+        let wide = Some(&[-1, 1 << 40][..]);
+        assert_eq!(problem_of(&[-1, -1], &[-1, 1 << 28], wide), Ok(()));
         for (shape, sizes, limits, problem) in [
             (
                 &[-1, -1][..],
@@ -774,6 +784,12 @@ mod tests {
                 &[-1, 513],
                 Some(&[-1, 512][..]),
                 "dimension 1 is 513, over the limit of 512 that the model declares (max_shape)",
+            ),
+            (
+                &[-1, -1],
+                &[-1, 1 << 40],
+                wide,
+                "a row has 4398046511104 bytes, over the limit of 1073741824",
             ),
             (
                 &[-1, -1],

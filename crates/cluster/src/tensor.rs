@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 #[cfg(feature = "openapi")]
 use crate::typical_shapes::TypicalShapesSchema;
@@ -182,7 +182,11 @@ pub struct TensorSpec {
     pub typical_shape: Option<TypicalShapes>,
     /// The elements of a usual row of an input, where those that the program is tried with do not suit it: at most 4096 numbers, and 16384 for all
     /// inputs; integers up to 2^53, 1 and 0 for BOOL. They are repeated until a row is full.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        serialize_with = "serialize_numbers",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub example: Option<Vec<f64>>,
 }
 
@@ -327,6 +331,29 @@ impl TensorSpec {
     }
 }
 
+/// Writes whole numbers as integers, as people give them.
+fn serialize_numbers<S: Serializer>(
+    numbers: &Option<Vec<f64>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    #[serde(untagged)]
+    enum Number {
+        Integer(i64),
+        Float(f64),
+    }
+    let number = |number: &f64| {
+        let is_integer = number.fract() == 0.0 && number.abs() <= Datatype::MAX_INTEGER;
+        // -0 is no integer.
+        if is_integer && (*number != 0.0 || number.is_sign_positive()) {
+            Number::Integer(*number as i64)
+        } else {
+            Number::Float(*number)
+        }
+    };
+    serializer.collect_seq(numbers.iter().flatten().map(number))
+}
+
 /// Returns the size that a list declares for a dimension.
 fn declared(sizes: Option<&[Dim]>, axis: usize) -> Option<u64> {
     match sizes?.get(axis)? {
@@ -338,6 +365,16 @@ fn declared(sizes: Option<&[Dim]>, axis: usize) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_of_an_example_are_written_as_integers() {
+        for numbers in ["[101,-7,0,9007199254740992]", "[0.5,1,-0.0,1e+300]", "[]"] {
+            let text =
+                format!(r#"{{"name":"x","datatype":"FP32","shape":[-1],"example":{numbers}}}"#);
+            let spec: TensorSpec = serde_json::from_str(&text).unwrap();
+            assert_eq!(serde_json::to_string(&spec).unwrap(), text);
+        }
+    }
 
     #[test]
     fn a_signature_accepts_any_size_only_in_variable_dimensions() {

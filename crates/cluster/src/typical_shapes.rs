@@ -55,6 +55,8 @@ impl TypicalShapes {
     pub const MAX_SHAPES: usize = 8;
     /// The largest weight of a shape.
     pub const MAX_WEIGHT: u32 = 1000;
+    /// The largest row of a usual shape, in bytes: that of a batch.
+    pub const MAX_ROW_BYTES: u64 = 1 << 30;
 
     /// Creates a single shape.
     pub fn one(shape: Vec<Dim>) -> Self {

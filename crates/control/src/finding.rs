@@ -37,6 +37,8 @@ pub struct Finding {
     pub model: Option<ModelId>,
     /// The kind of problem.
     pub problem: Problem,
+    /// The largest part of a model's requests that it costs, from 0 to 1; 0 if it is not known.
+    pub missed_part: f64,
     /// The time since which it is there. [`Time::MAX`] until the controller knows it.
     pub since: Time,
     /// The sentence that says what is wrong.
@@ -100,6 +102,7 @@ impl Finding {
             subject,
             model: None,
             problem,
+            missed_part: 0.0,
             since: Time::MAX,
             text: text.into(),
             cause: None,
@@ -143,6 +146,13 @@ impl Finding {
     /// Returns the identity.
     pub(crate) fn key(&self) -> FindingKey {
         (self.problem, self.subject.clone(), self.model.clone())
+    }
+
+    /// Returns true if it costs a larger part of the requests than another one, or as large a part and is more severe. A severity alone says less: that
+    /// of a model is lower once its root is known.
+    pub(crate) fn is_worse_than(&self, other: &Self) -> bool {
+        let by_part = self.missed_part.total_cmp(&other.missed_part);
+        by_part.then(other.severity.cmp(&self.severity)).is_gt()
     }
 
     /// Returns the subject with which the trouble began, as far as known.

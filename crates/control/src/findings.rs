@@ -245,6 +245,7 @@ fn of_repository(problems: &[RepositoryProblem]) -> Option<Finding> {
 }
 
 fn of_models(state: &State, all: &mut Vec<Finding>) {
+    let has_no_node = state.nodes.iter().all(|(_, node)| node.is_lost());
     for (id, model) in state.models.iter() {
         let finding =
             |severity, problem, text: String, cause: Option<&str>, cure: Option<String>| Finding {
@@ -304,6 +305,17 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
         if !state.traffic.is_used(id) {
             continue;
         }
+        if has_no_node && forecast.rate.get() > 0.0 {
+            // The plan may still be that of before.
+            all.push(finding(
+                Severity::Critical,
+                Problem::ModelNotServed,
+                format!("model {id} is not served"),
+                Some("no node is there"),
+                Some("start an agent".to_owned()),
+            ));
+            continue;
+        }
         all.extend(of_fewer_replicas(state, id));
         let missing = forecast.rate.get() - forecast.goodput.get();
         let shortfall = forecast.shortfall.as_deref();
@@ -318,7 +330,7 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
                 ));
             }
         } else if missing > TOLERATED_SHORTFALL * forecast.rate.get() {
-            all.push(finding(
+            let short = finding(
                 Severity::Warning,
                 Problem::ModelShort,
                 with_details(
@@ -331,7 +343,11 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
                 ),
                 Some("the devices cannot serve its rate within its SLO"),
                 Some("add a device, lower the rate or raise the SLO".to_owned()),
-            ));
+            );
+            all.push(Finding {
+                missed_part: missing / forecast.rate.get(),
+                ..short
+            });
         }
     }
 }

@@ -37,13 +37,39 @@ pub struct Incident {
     pub findings: Vec<IncidentFinding>,
 }
 
-/// A finding of an incident, as it was last.
+/// A finding of an incident: as it is now, and once it is over as it was at its worst.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IncidentFinding {
-    /// The finding.
+    /// The finding. At its worst it cost the largest part of the requests; of several such states the most severe counts, of equal ones the last.
     pub finding: Finding,
     /// The time at which it was over; none while it is there.
     pub end: Option<Time>,
+    /// The finding at its worst so far.
+    worst: Finding,
+}
+
+impl IncidentFinding {
+    fn new(finding: &Finding) -> Self {
+        Self {
+            finding: finding.clone(),
+            end: None,
+            worst: finding.clone(),
+        }
+    }
+
+    /// Takes the newest state of the finding.
+    fn take(&mut self, finding: &Finding) {
+        if !self.worst.is_worse_than(finding) {
+            self.worst = finding.clone();
+        }
+        self.finding = finding.clone();
+        self.end = None;
+    }
+
+    fn end(&mut self, now: Time) {
+        self.finding = self.worst.clone();
+        self.end = Some(now);
+    }
 }
 
 /// The identity of an incident's root. Troubles of the cluster have nothing to do with each other.
@@ -80,39 +106,39 @@ impl Incident {
     }
 
     /// Gives a finding to another incident, or ends it here if it was this one's for long.
-    fn give(&mut self, now: Time, key: &FindingKey, is_late: bool) {
-        if !is_late {
-            self.findings.retain(|one| one.finding.key() != *key);
-            return;
+    fn give(&mut self, now: Time, key: &FindingKey, is_late: bool) -> Option<IncidentFinding> {
+        let is_it = |one: &IncidentFinding| one.finding.key() == *key;
+        let at = self.findings.iter().position(is_it)?;
+        if is_late {
+            self.findings[at].end(now);
+            return None;
         }
-        let mut findings = self.findings.iter_mut();
-        if let Some(given) = findings.find(|one| one.finding.key() == *key) {
-            given.end = Some(now);
-        }
+        Some(self.findings.remove(at))
     }
 
-    /// Takes the newest state of a finding, which it may have had before, and has had since `begin`.
-    fn take(&mut self, finding: &Finding, begin: Time) {
+    /// Takes the newest state of a finding, which it or the incident that gave it may have had before, and has had since `begin`.
+    fn take(&mut self, finding: &Finding, given: Option<IncidentFinding>, begin: Time) {
         let key = finding.key();
         self.end = None;
         self.severity = self.severity.min(finding.severity);
         self.since = self.since.min(begin);
-        let newest = IncidentFinding {
-            finding: finding.clone(),
-            end: None,
-        };
         let mut findings = self.findings.iter_mut();
         if let Some(known) = findings.find(|one| one.finding.key() == key) {
-            *known = newest;
+            if let Some(given) = given {
+                known.take(&given.worst);
+            }
+            known.take(finding);
             return;
         }
+        let mut taken = given.unwrap_or_else(|| IncidentFinding::new(finding));
+        taken.take(finding);
         if self.findings.len() >= MAX_FINDINGS {
             let Some(over) = self.findings.iter().position(|one| one.end.is_some()) else {
                 return;
             };
             self.findings.remove(over);
         }
-        self.findings.push(newest);
+        self.findings.push(taken);
     }
 
     /// Ends the findings that are not there any more, and itself with the last of them.
@@ -122,7 +148,7 @@ impl Incident {
         }
         for one in &mut self.findings {
             if one.end.is_none() && !present.contains_key(&one.finding.key()) {
-                one.end = Some(now);
+                one.end(now);
             }
         }
         if self.present().next().is_none() {
@@ -146,10 +172,8 @@ impl Incidents {
             let moved = current.filter(|current| *current != at);
             let is_late = moved.is_some_and(|from| self.all[from].is_settled(now));
             let begin = if is_late { now } else { finding.since };
-            self.all[at].take(finding, begin);
-            if let Some(from) = moved {
-                self.all[from].give(now, &finding.key(), is_late);
-            }
+            let given = moved.and_then(|from| self.all[from].give(now, &finding.key(), is_late));
+            self.all[at].take(finding, given, begin);
             self.all.retain(|incident| !incident.findings.is_empty());
         }
         for incident in &mut self.all {
@@ -290,6 +314,38 @@ mod tests {
         incidents.update(at(200), &both);
         let ids: Vec<u64> = incidents.all().map(|incident| incident.id).collect();
         assert_eq!(ids, [2, 1]);
+    }
+
+    #[test]
+    fn a_finding_is_shown_as_it_is_and_once_it_is_over_as_it_was_at_its_worst() {
+        let mut incidents = Incidents::default();
+        let mut seconds = 5;
+        let mut pass = |findings: &[(f64, Severity, Option<Subject>)]| {
+            let finding = |(part, severity, root): &(f64, Severity, Option<Subject>)| Finding {
+                missed_part: *part,
+                severity: *severity,
+                text: format!("{part} missed"),
+                ..missed("a", 5, root.clone())
+            };
+            let findings: Vec<Finding> = findings.iter().map(finding).collect();
+            incidents.update(at(seconds), &findings);
+            seconds += 5;
+            let newest = incidents.all().next().unwrap();
+            (newest.id, newest.findings[0].finding.text.clone())
+        };
+        let shown = |id: u64, part: &str| (id, format!("{part} missed"));
+        // Its root becomes known when the worst is over, and makes it less severe: it is still the same.
+        let (critical, warning) = (Severity::Critical, Severity::Warning);
+        assert_eq!(pass(&[(0.3, warning, None)]), shown(1, "0.3"));
+        assert_eq!(pass(&[(0.6, critical, None)]), shown(1, "0.6"));
+        assert_eq!(pass(&[(0.5, critical, None)]), shown(1, "0.5"));
+        assert_eq!(pass(&[(0.01, warning, Some(device()))]), shown(1, "0.01"));
+        assert_eq!(pass(&[]), shown(1, "0.6"));
+        // It goes on.
+        assert_eq!(pass(&[(0.02, warning, Some(device()))]), shown(1, "0.02"));
+        assert_eq!(pass(&[]), shown(1, "0.6"));
+        assert_eq!(pass(&[(0.7, warning, Some(device()))]), shown(1, "0.7"));
+        assert_eq!(pass(&[]), shown(1, "0.7"));
     }
 
     #[test]

@@ -21,6 +21,8 @@ const TOLERATED_SHORTFALL: f64 = 0.02;
 /// The cause of a model's missed requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cause {
+    /// No node is there; this one was lost last, if there were any.
+    NoNode(Option<NodeName>),
     /// A node on which it had replicas is lost.
     NodeLost(NodeName),
     /// Its batches fail.
@@ -54,6 +56,7 @@ impl Cause {
     /// Returns the subject with which the trouble began; none for the model itself.
     pub(crate) fn root(&self) -> Option<Subject> {
         match self {
+            Self::NoNode(node) => node.clone().map(Subject::Node),
             Self::NodeLost(node) => Some(Subject::Node(node.clone())),
             Self::SlowDevice(device) => Some(Subject::Device(device.clone())),
             Self::Neighbour { culprit, .. } => Some(Subject::Model(culprit.clone())),
@@ -99,6 +102,9 @@ pub(crate) fn missing_models(state: &State) -> Vec<Missing<'_>> {
 /// Returns why the requests of a model miss its SLO.
 fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
     let misses = &level.misses;
+    if let Some(cause) = no_node(state, level) {
+        return cause;
+    }
     if let Some(node) = lost_node(state, level) {
         return Cause::NodeLost(node);
     }
@@ -145,6 +151,20 @@ fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
         }
         _ => Cause::Unknown,
     }
+}
+
+/// Returns that no node is there, if requests were missed since. No load is too much for a cluster without a node.
+fn no_node(state: &State, level: &MissedLevel) -> Option<Cause> {
+    let mut last: Option<(Time, &NodeName)> = None;
+    for (name, node) in state.nodes.iter() {
+        if !node.is_lost() {
+            return None;
+        }
+        last = last.max(Some((node.last_heard.unwrap_or(Time::ZERO), name)));
+    }
+    let heard = last.map_or(Time::ZERO, |(heard, _)| heard);
+    let node = last.map(|(_, node)| node.clone());
+    (level.part_since(heard) > 0.0).then_some(Cause::NoNode(node))
 }
 
 /// Returns a lost node on which some of the missed requests ran.

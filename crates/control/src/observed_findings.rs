@@ -65,6 +65,7 @@ pub(crate) fn observed_findings(state: &State, all: &mut Vec<Finding>) {
         if let Some(suffer) = victims.get(&node.subject) {
             node.victims = suffer.iter().map(|one| one.id.clone()).collect();
             node.severity = node.severity.min(severity_of(suffer));
+            node.missed_part = largest_part(suffer);
         }
     }
 }
@@ -75,6 +76,7 @@ fn with_victims(mut finding: Finding, victims: &[&Missing<'_>]) -> Finding {
         return finding;
     }
     finding.severity = finding.severity.min(severity_of(victims));
+    finding.missed_part = finding.missed_part.max(largest_part(victims));
     let missed: u64 = victims.iter().map(|victim| victim.level.missed).sum();
     let ids: Vec<&ModelId> = victims.iter().map(|victim| victim.id).collect();
     finding.victims = ids.iter().map(|id| (*id).clone()).collect();
@@ -91,6 +93,12 @@ fn severity_of(missing: &[&Missing<'_>]) -> Severity {
     severities.min().unwrap_or(Severity::Notice)
 }
 
+/// Returns the largest part of its requests that one of these models missed.
+fn largest_part(missing: &[&Missing<'_>]) -> f64 {
+    let parts = missing.iter().map(|one| one.level.missed_part());
+    parts.fold(0.0, f64::max)
+}
+
 fn severity(level: &MissedLevel) -> Severity {
     let in_time = level.ended.saturating_sub(level.missed) as f64;
     if in_time < CRITICAL * level.ended as f64 {
@@ -104,9 +112,10 @@ fn severity(level: &MissedLevel) -> Severity {
 fn missed_finding(state: &State, missing: &Missing<'_>) -> Finding {
     let (id, level) = (missing.id, &missing.level);
     let (missed, ended) = (level.missed.min(level.ended), level.ended);
+    let part = level.missed_part();
     let text = format!(
         "{missed} of {ended} requests of model {id} missed their SLO in the last minute ({})",
-        percent(missed as f64 / ended.max(1) as f64)
+        percent(part)
     );
     let root = missing.cause.root();
     // The root is the most severe of its group.
@@ -121,6 +130,7 @@ fn missed_finding(state: &State, missing: &Missing<'_>) -> Finding {
     if let Some(cure) = cure {
         finding = finding.cured_by(cure);
     }
+    finding.missed_part = part;
     finding.since = level.since;
     finding.root = root;
     finding.evidence = missed_evidence(state, id, level);
@@ -138,6 +148,13 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
         "add devices, or lower its load; packhorse plan --explain says what would suffice";
     let (id, load) = (missing.id, missing.level.load);
     let (cause, cure) = match &missing.cause {
+        Cause::NoNode(node) => (
+            match node {
+                Some(node) => format!("no node is there; node {node} was lost last"),
+                None => "no node is there".to_owned(),
+            },
+            "start an agent".to_owned(),
+        ),
         Cause::NodeLost(node) => (
             format!("node {node}, on which it ran, is lost"),
             format!("start the agent of node {node} again"),

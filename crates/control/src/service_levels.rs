@@ -89,6 +89,11 @@ pub(crate) struct Load {
 }
 
 impl MissedLevel {
+    /// Returns the part of the requests that ended, from 0 to 1, that were not in time.
+    pub(crate) fn missed_part(&self) -> f64 {
+        self.missed.min(self.ended) as f64 / self.ended.max(1) as f64
+    }
+
     /// Returns the part of the missed requests, from 0 to 1, that ended in a period that was not over at this time.
     pub(crate) fn part_since(&self, time: Time) -> f64 {
         let later = self.periods.iter().filter(|(end, _)| *end > time);

@@ -23,13 +23,13 @@ mod writer;
 use std::{sync::Arc, time::Duration};
 
 use packhorse_api::{
-    AuditActor, BatchTimeView, ModelView, NodeView, PlanPreview, PlanPreviewRequest, PlanView,
-    PolicyView,
+    AuditActor, BatchTimeView, ImportedProfiles, ModelView, NodeView, PlanPreview,
+    PlanPreviewRequest, PlanView, PolicyView,
     agent::{GpuStatus, LeaseGrant},
 };
 use packhorse_cluster::{
-    DeviceKind, Generation, ModelName, ModelSpec, ModelVersion, NodeName, ProfileTable, Scheduling,
-    WantedState,
+    DeviceKind, Generation, ModelId, ModelName, ModelSpec, ModelVersion, NodeName, Profile,
+    ProfileSource, ProfileTable, Scheduling, WantedState,
 };
 use packhorse_contention::PairTable;
 use packhorse_control::{
@@ -227,13 +227,24 @@ impl Controller {
         self.read(move |task| task.batch_time_views(&name)).await
     }
 
-    /// Adds profiles. They replace existing ones of the same model and kind of device.
+    /// Adds profiles. They replace existing ones of the same model and kind of device, but estimates replace no measured ones.
     pub async fn import_profiles(
         &self,
         profiles: ProfileTable,
-    ) -> Result<Result<(), CommandError>, Stopped> {
-        self.command(Command::ImportProfiles(profiles), |_| Ok(()))
-            .await
+    ) -> Result<Result<ImportedProfiles, CommandError>, Stopped> {
+        let given = profiles.clone();
+        self.command(Command::ImportProfiles(profiles), move |task| {
+            let present = task.controller().profiles();
+            let is_left_out = |(id, kind, profile): &(&ModelId, &DeviceKind, &Profile)| {
+                profile.source() == ProfileSource::Estimated && present.is_measured(id, kind)
+            };
+            let left_out = given.iter().filter(is_left_out).count();
+            Ok(ImportedProfiles {
+                imported: given.len() - left_out,
+                left_out,
+            })
+        })
+        .await
     }
 
     /// Returns the measured pairs of a kind of device.

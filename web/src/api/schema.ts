@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 cad1f3a521d7c8d6aa17e85301cfbd4df43cf2966fa0c665ad13add43e6eb772) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 a14b9f5a240ca4ec2ee7fb0511021a89a4595af5c8314b25c88d557a71770e8d) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -792,6 +792,13 @@ export interface components {
              */
             utilization_pct: number | null;
         };
+        /** @description What became of imported profiles. */
+        ImportedProfiles: {
+            /** @description The number of profiles that were imported. */
+            imported: number;
+            /** @description The number of estimates that were left out, because a measured profile is there. */
+            left_out: number;
+        };
         /** @description Findings with one root, from the first of them until the last is over. A gateway forgets its incidents when it ends. */
         Incident: {
             /**
@@ -816,7 +823,7 @@ export interface components {
              */
             since_ms: number;
         };
-        /** @description A finding of an incident, as it was last. */
+        /** @description A finding of an incident: as it is now, and once it is over as it was at its worst, when the largest part of the requests was missed. */
         IncidentFinding: {
             /**
              * Format: int64

@@ -123,12 +123,18 @@ impl ImportArgs {
             print_count(context, "imported", pairs.pairs.len(), "pair")
         } else {
             let profiles = ProfileTable::from_csv(&csv).with_context(shown)?;
-            context.admin()?.import_profiles(&profiles).await?;
-            let mut all = profiles.iter();
-            if all.any(|(_, _, profile)| profile.source() == ProfileSource::Estimated) {
-                output::note("what was measured on this cluster stays: no estimate replaces it");
+            let done = context.admin()?.import_profiles(&profiles).await?;
+            if context.json() {
+                return output::print_json(&done);
             }
-            print_count(context, "imported", profiles.len(), "profile")
+            print_count(context, "imported", done.imported, "profile")?;
+            if done.left_out > 0 {
+                output::print_line(format!(
+                    "left out {}: no estimate replaces a measured profile",
+                    count(done.left_out, "estimate")
+                ))?;
+            }
+            Ok(())
         }
     }
 }

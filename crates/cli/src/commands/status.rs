@@ -2,6 +2,7 @@
 
 use packhorse_api::{GoodputView, ModelView, NodeView};
 use packhorse_client::{CallError, InferenceClient};
+use packhorse_cluster::NodeState;
 use serde::Serialize;
 
 use crate::{
@@ -76,11 +77,22 @@ async fn gateway_status(context: &Context, inference: &InferenceClient) -> Gatew
     }
 }
 
+/// Returns what a gateway that takes requests can do with them.
+fn ready_text(nodes: &[NodeView]) -> String {
+    let lost = nodes.iter().filter(|node| node.state == NodeState::Lost);
+    match (lost.count(), nodes.len()) {
+        (_, 0) => "nothing is served: there is no node".to_owned(),
+        (1, 1) => "nothing is served: the only node is lost".to_owned(),
+        (lost, all) if lost == all => format!("nothing is served: all {all} nodes are lost"),
+        _ => "ready".to_owned(),
+    }
+}
+
 fn print(status: &Status) -> anyhow::Result<()> {
     let gateway = &status.gateway;
     let state = match (&gateway.error, gateway.ready) {
         (Some(error), _) => error.clone(),
-        (None, true) => "ready".to_owned(),
+        (None, true) => ready_text(&status.nodes),
         (None, false) => "not ready".to_owned(),
     };
     let version = gateway

@@ -97,7 +97,9 @@ async fn what_is_imported_is_checked_first() {
         .and(header("content-type", "text/csv"))
         .and(body_string(CSV));
     import
-        .respond_with(ResponseTemplate::new(204))
+        .respond_with(
+            ResponseTemplate::new(200).set_body_json(json!({"imported": 1, "left_out": 0})),
+        )
         .expect(1)
         .mount(&gateway.server)
         .await;
@@ -105,7 +107,7 @@ async fn what_is_imported_is_checked_first() {
     let bad = gateway.file("bad.csv", CSV.replace("16.0", "soon"));
     assert_eq!(
         gateway.run(&["profile", "import", &good, "--json"]).json(),
-        json!({"imported": 1})
+        json!({"imported": 1, "left_out": 0})
     );
     let ran = gateway.run(&["profile", "import", &bad]);
     assert!(
@@ -113,6 +115,18 @@ async fn what_is_imported_is_checked_first() {
         "{ran:?}"
     );
     gateway.server.verify().await;
+}
+
+#[tokio::test]
+async fn estimates_that_are_left_out_are_counted_with_the_reason() {
+    let gateway = Gateway::start().await;
+    let answer = json!({"imported": 0, "left_out": 1});
+    gateway.answers("PUT", "/v1/profiles", 200, answer).await;
+    let file = gateway.file("p.csv", CSV);
+    assert_eq!(
+        gateway.run(&["profile", "import", &file]).text(),
+        "imported 0 profiles\nleft out 1 estimate: no estimate replaces a measured profile\n"
+    );
 }
 
 #[tokio::test]

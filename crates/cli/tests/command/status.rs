@@ -160,6 +160,34 @@ async fn a_gateway_that_is_not_ready_is_no_failure_of_the_question() {
 }
 
 #[tokio::test]
+async fn a_gateway_without_a_node_says_first_that_nothing_is_served() {
+    let lost = || {
+        let mut node = node("laptop", 1, "1-0");
+        node["state"] = json!("lost");
+        node
+    };
+    for (nodes, end) in [
+        (json!([]), ": nothing is served: there is no node"),
+        (
+            json!([lost()]),
+            ": nothing is served: the only node is lost",
+        ),
+        (
+            json!([lost(), lost()]),
+            ": nothing is served: all 2 nodes are lost",
+        ),
+        (json!([lost(), node("laptop", 1, "1-0")]), ": ready"),
+    ] {
+        let gateway = Gateway::start().await;
+        gateway.answers("GET", "/v1/nodes", 200, nodes).await;
+        serves(&gateway).await;
+        is_ready(&gateway, 200).await;
+        let ran = gateway.run(&["status"]);
+        assert!(ran.text().lines().next().unwrap().ends_with(end), "{ran:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_inference_listener_that_is_gone_is_told_beside_the_rest() {
     let gateway = Gateway::start().await;
     serves(&gateway).await;

@@ -216,3 +216,31 @@ fn requests_that_come_again_to_a_model_without_a_replica_are_no_overload() {
         cause.is_some_and(|cause| cause.starts_with("none of its last requests was answered"))
     });
 }
+
+#[test]
+fn what_is_missed_while_no_node_is_there_is_no_overload() {
+    let mut cluster = loaded_cluster(2, 1500, &[("a:1", 1000.0)]);
+    cluster.set_clients("a:1", 8000.0);
+    cluster.run_until("it misses", MINUTE, |c| missed(c, "a:1").is_some());
+    let cause = missed(&cluster, "a:1").and_then(|found| found.cause);
+    assert!(cause.unwrap().contains("requests/s come, and"));
+    for node in ["n0", "n1"] {
+        cluster.switch_off(&node.parse().unwrap());
+    }
+    let last = Subject::Node("n1".parse().unwrap());
+    cluster.run_until("all are lost", MINUTE, |c| {
+        c.controller().nodes().all(|(_, node)| !node.holds_lease())
+    });
+    let lost_at = cluster.now;
+    cluster.run_for(Duration::from_secs(6));
+    let found = missed(&cluster, "a:1").expect("its clients go on");
+    assert!(cluster.now.saturating_since(lost_at) < MINUTE);
+    let cause = found.cause.as_deref().unwrap();
+    assert!(cause.starts_with("no node is there; node n"), "{found:?}");
+    assert_eq!((found.root, found.preview), (Some(last), None));
+    let not_served = finding(&cluster, Problem::ModelNotServed, &of_model("a:1"));
+    let cause = not_served.and_then(|found| found.cause);
+    assert_eq!(cause.as_deref(), Some("no node is there"));
+    let short = finding(&cluster, Problem::ModelShort, &of_model("a:1"));
+    assert_eq!(short, None, "the plan of before counts no more");
+}

@@ -6,7 +6,7 @@ use axum::{
     http::{StatusCode, header},
     response::IntoResponse,
 };
-use packhorse_api::{AuditActor, BatchTimeView, ErrorBody};
+use packhorse_api::{AuditActor, BatchTimeView, ErrorBody, ImportedProfiles};
 use packhorse_cluster::{DeviceKind, ModelName, ProfileTable};
 use packhorse_contention::PairTable;
 use serde::Deserialize;
@@ -119,7 +119,7 @@ pub(super) async fn learned(
     put, path = "/v1/profiles", tag = "profiles", security(("admin" = [])),
     request_body(content = String, content_type = "text/csv", description = "The profiles, with a header line"),
     responses(
-        (status = 204, description = "The table is stored durably"),
+        (status = 200, description = "What was imported is stored durably", body = ImportedProfiles),
         (status = 400, description = "A line cannot be read", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),
     )
@@ -128,17 +128,13 @@ pub(super) async fn import(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Body(csv): Body,
-) -> Result<StatusCode, ApiError> {
+) -> Result<Json<ImportedProfiles>, ApiError> {
     let profiles = off_reactor(move || {
         ProfileTable::from_csv(text(&csv)?).map_err(|e| ApiError::bad_request(e.to_string()))
     });
     let profiles = profiles.await??;
-    admin
-        .controller
-        .by(actor)
-        .import_profiles(profiles)
-        .await??;
-    Ok(StatusCode::NO_CONTENT)
+    let controller = admin.controller.by(actor);
+    Ok(Json(controller.import_profiles(profiles).await??))
 }
 
 /// Returns a table with its content type.

@@ -24,7 +24,10 @@ async fn profiles_are_imported_exported_and_replaced() {
     let answer = gateway
         .admin(Method::PUT, "/v1/profiles", table.clone())
         .await;
-    assert_eq!(answer.status, 204);
+    assert_eq!(
+        answer.ok(200),
+        serde_json::json!({"imported": 2, "left_out": 0})
+    );
     let parsed = |text: &str| ProfileTable::from_csv(text).unwrap();
     assert_eq!(parsed(&csv(&gateway, "").await), parsed(&table));
     let only = format!("{header}\nb:2,T4,1,100,3,,,,,\n");
@@ -35,6 +38,14 @@ async fn profiles_are_imported_exported_and_replaced() {
         .admin(Method::PUT, "/v1/profiles", newer.clone())
         .await;
     assert_eq!(parsed(&csv(&gateway, "?model=b").await), parsed(&newer));
+    // No estimate replaces it.
+    let estimates =
+        format!("{header},source\nb:2,T4,4,100,1,,,,,,estimated\nc:1,T4,4,100,1,,,,,,estimated\n");
+    let answer = gateway.admin(Method::PUT, "/v1/profiles", estimates).await;
+    assert_eq!(
+        answer.ok(200),
+        serde_json::json!({"imported": 1, "left_out": 1})
+    );
     let gateway = gateway.restarted().await;
     assert_eq!(parsed(&csv(&gateway, "?model=b").await), parsed(&newer));
 }

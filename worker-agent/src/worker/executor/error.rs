@@ -1,5 +1,7 @@
 //! The failures of programs and devices.
 
+use packhorse_cluster::InputShapes;
+
 /// The failure of a batch: it has no outputs. The texts are for the sender of the request: one line, without paths.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ExecutionError {
@@ -26,7 +28,17 @@ pub(crate) enum ExecutionError {
 impl ExecutionError {
     /// Appends the batch size at which the error occurred to its text.
     pub(crate) fn at_batch_size(self, size: u32) -> Self {
-        let at = |text: String| format!("{text} (batch size {size})");
+        self.with(&format!("batch size {size}"))
+    }
+
+    /// Appends the shapes of the inputs with which the error occurred to its text.
+    pub(crate) fn with_inputs(self, shapes: &InputShapes) -> Self {
+        self.with(&format!("inputs of shape {shapes}"))
+    }
+
+    /// Appends what was being done to the text.
+    fn with(self, what: &str) -> Self {
+        let at = |text: String| format!("{text} ({what})");
         match self {
             Self::ModuleThrew(text) => Self::ModuleThrew(at(text)),
             Self::WrongOutput(text) => Self::WrongOutput(at(text)),

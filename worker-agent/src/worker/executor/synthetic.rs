@@ -100,8 +100,13 @@ pub(crate) fn warm_up(
 ) -> Result<(Fill, u32), ExecutionError> {
     let cases = usual_cases(program);
     let run_cases = |rows, fill| {
-        let mut cases = cases.iter();
-        cases.try_for_each(|(_, case)| run_batch(executor, case, rows, fill).map(drop))
+        cases.iter().try_for_each(|(_, case)| {
+            let ran = run_batch(executor, case, rows, fill).map(drop);
+            ran.map_err(|error| match cases.len() {
+                1 => error,
+                _ => error.with_inputs(&InputShapes::tried(case)),
+            })
+        })
     };
     let try_with = |fill| {
         let mut largest = None;
@@ -257,7 +262,82 @@ fn each<const N: usize>(bytes: &mut [u8], mut next: impl FnMut() -> [u8; N]) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use packhorse_cluster::ByteCount;
+
     use super::*;
+    use crate::executor::stages::LoadedBatch;
+
+    /// An executor of a program without outputs that throws where its input has more bytes than this.
+    struct Narrow(usize);
+
+    struct NarrowBatch {
+        input: Vec<u8>,
+        limit: usize,
+    }
+
+    impl Executor for Narrow {
+        fn prepare(
+            &self,
+            inputs: &[TensorHeader],
+        ) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
+            let input = vec![0; inputs[0].byte_len().try_into().unwrap()];
+            let limit = self.0;
+            Ok(Box::new(NarrowBatch { input, limit }))
+        }
+
+        fn memory(&self, _batch_size: u32) -> Option<ByteCount> {
+            None
+        }
+    }
+
+    impl PreparedBatch for NarrowBatch {
+        fn input_mut(&mut self, _index: usize) -> &mut [u8] {
+            &mut self.input
+        }
+
+        fn copy_in(self: Box<Self>) -> Result<Box<dyn LoadedBatch>, ExecutionError> {
+            unreachable!("it runs as a whole")
+        }
+
+        fn run(self: Box<Self>) -> Result<Executed, ExecutionError> {
+            if self.input.len() > self.limit {
+                return Err(ExecutionError::ModuleThrew("too long".to_owned()));
+            }
+            Ok(Executed {
+                outputs: Vec::new(),
+                copy_in: Duration::ZERO,
+                compute: Duration::ZERO,
+                copy_out: Duration::ZERO,
+            })
+        }
+    }
+
+    #[test]
+    fn the_one_of_several_usual_shapes_that_a_program_refuses_is_named() {
+        let problem_of = |typical_shape: serde_json::Value| {
+            let program = serde_json::from_value(serde_json::json!({
+                "model": "m:1",
+                "artifact": format!("sha256:{}", "ab".repeat(32)),
+                "max_batch_size": 2,
+                "inputs": [{
+                    "name": "x", "datatype": "UINT8", "shape": [-1, -1], "typical_shape": typical_shape,
+                }],
+                "outputs": [],
+            }));
+            let tried = warm_up(&Narrow(100), &program.unwrap(), &[1, 2]);
+            tried.map(drop).map_err(|error| error.to_string())
+        };
+        let shape = |size| serde_json::json!({"shape": [-1, size], "weight": 1});
+        assert_eq!(problem_of([shape(8), shape(32)].into()), Ok(()));
+        let text = "the model threw: too long (inputs of shape -1x128); it was tried with ";
+        let problem = problem_of([shape(8), shape(128), shape(9)].into()).unwrap_err();
+        assert!(problem.starts_with(text), "{problem}");
+        // One alone is that of the registration.
+        let problem = problem_of(serde_json::json!([-1, 128])).unwrap_err();
+        assert!(!problem.contains("128"), "{problem}");
+    }
 
     #[test]
     fn batch_sizes_double_up_to_the_limit_and_end_with_it() {
