@@ -638,6 +638,8 @@ fn an_explained_plan_names_the_limit_of_each_model_and_keeps_its_shape() {
         "{text}"
     );
     assert!(text.contains("more V100-SXM2-16GB would suffice"), "{text}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told, "searching for changes that would serve all models\n");
 }
 
 #[test]

@@ -64,7 +64,11 @@ pub fn explain(
             } else {
                 find_bound::find_bound(&estimate, model, is_memory, &mut replanner)
             };
-            remedies = remedies::find_remedies(problem, plan, model, &mut replanner);
+            let floor = match bound {
+                Bound::LatencyFloor { floor, .. } => Some(floor),
+                _ => None,
+            };
+            remedies = remedies::find_remedies(problem, plan, model, floor, &mut replanner);
         }
         explanations.push(Explanation {
             served_fraction,

@@ -193,7 +193,11 @@ fn place_on_all(
     } else {
         &input.policy
     };
-    let (Mixed { mix, plan }, failure) = input.place_or_fall_back(fallback, place)?;
+    let spinner = output::spinner();
+    spinner.set_message(format!("planning with {}", input.policy));
+    let placed = input.place_or_fall_back(fallback, place);
+    spinner.finish_and_clear();
+    let (Mixed { mix, plan }, failure) = placed?;
     if let Some(error) = failure {
         let name = &input.policy;
         output::note(format_args!(
@@ -241,8 +245,14 @@ pub(super) fn explain(
     options: &PolicyOptionArgs,
     cluster: &SmallestCluster,
 ) -> anyhow::Result<Vec<Explanation>> {
+    let mut forecasts = cluster.plan.models.iter();
+    let is_short = forecasts.any(|forecast| forecast.shortfall.is_some());
     let spinner = output::spinner();
-    spinner.set_message("searching for changes that would serve all models");
+    let message = "searching for changes that would serve all models";
+    spinner.set_message(message);
+    if is_short && spinner.is_hidden() {
+        output::note(message);
+    }
     let planning = planning_options(scenario, options)?;
     let entry = name.entry()?;
     let problem = cluster.problem.clone();

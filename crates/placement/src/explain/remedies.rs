@@ -15,24 +15,29 @@ const PARTS: u64 = 4;
 /// The largest factor that an SLO is multiplied by.
 const MAX_SLO_FACTOR: u64 = 64;
 
-/// Finds remedies, in the order of the kinds of changes: devices, a longer SLO, smaller batches, a lower rate, a higher priority.
+/// Finds remedies, in the order of the kinds of changes: devices, a longer SLO, smaller batches, a lower rate, a higher priority. `floor` is the least
+/// latency of a request on any device, if it is above the SLO: then only devices of other kinds and a longer SLO are tried.
 pub(super) fn find_remedies(
     problem: &Problem,
     plan: &Plan,
     model: usize,
+    floor: Option<Duration>,
     replanner: &mut Replanner<'_, '_>,
 ) -> Vec<Remedy> {
     let mut search = RemedySearch {
         problem,
         model,
+        floor,
         replanner,
     };
     let mut found = search.devices();
     if search.profiles().next().is_some() {
         found.extend(search.slo());
-        found.extend(search.batch_size(plan));
-        found.extend(search.rate());
-        found.extend(search.priority());
+        if floor.is_none() {
+            found.extend(search.batch_size(plan));
+            found.extend(search.rate());
+            found.extend(search.priority());
+        }
     }
     found
 }
@@ -40,6 +45,7 @@ pub(super) fn find_remedies(
 struct RemedySearch<'s, 'a, 'b> {
     problem: &'s Problem,
     model: usize,
+    floor: Option<Duration>,
     replanner: &'s mut Replanner<'a, 'b>,
 }
 
@@ -47,14 +53,21 @@ impl<'s> RemedySearch<'s, '_, '_> {
     /// Finds further devices of the kinds of the problem; if none of these suffices, of other kinds with a profile.
     fn devices(&mut self) -> Vec<Remedy> {
         let problem = self.problem;
-        let model = &problem.models[self.model].id;
+        let model = &problem.models[self.model];
         let profiled = problem.profiles.iter();
-        let kinds = profiled
-            .filter(|(id, kind, _)| *id == model && further_device(problem, kind).is_some())
-            .map(|(_, kind, _)| kind);
+        let profiled = profiled.filter(|(id, kind, profile)| {
+            let one_row = profile.latency(1).mul_f64(model.latency_scale);
+            *id == &model.id && one_row <= model.slo && further_device(problem, kind).is_some()
+        });
+        let kinds = profiled.map(|(_, kind, _)| kind);
         let present: BTreeSet<&DeviceKind> =
             problem.devices.iter().map(|device| &device.kind).collect();
         let (known, others): (Vec<_>, Vec<_>) = kinds.partition(|kind| present.contains(kind));
+        let known = if self.floor.is_some() {
+            Vec::new()
+        } else {
+            known
+        };
         for kinds in [known, others] {
             let found: Vec<Remedy> = kinds
                 .into_iter()
@@ -90,8 +103,11 @@ impl<'s> RemedySearch<'s, '_, '_> {
         let unit = 10_u64.pow((slo / 100).max(1).ilog10());
         let units = slo / unit;
         let most = (micros(ModelSpec::MAX_SLO) / unit).min(units.saturating_mul(MAX_SLO_FACTOR));
-        self.least_change(units, (units / 8).max(1), most, |units| Change::Slo {
-            slo: Duration::from_micros(units * unit),
+        let least = self.floor.map_or(0, |floor| micros(floor) / unit);
+        self.least_change(units, (units / 8).max(1), least, most, |units| {
+            Change::Slo {
+                slo: Duration::from_micros(units * unit),
+            }
         })
     }
 
@@ -119,7 +135,7 @@ impl<'s> RemedySearch<'s, '_, '_> {
         if rate <= 0.0 {
             return None;
         }
-        self.least_change(0, 10, 99, |percent| Change::Rate {
+        self.least_change(0, 10, 0, 99, |percent| Change::Rate {
             rate: RequestsPerSecond::new(rate * (100 - percent) as f64 / 100.0)
                 .expect("a part of a rate"),
         })
@@ -146,17 +162,22 @@ impl<'s> RemedySearch<'s, '_, '_> {
     }
 
     /// Finds the least change that suffices: by doubling the step from the size `none`, which does not, and then by bisection down to 2 %. A policy may serve
-    /// less after a larger change. So some smaller ones are tried, too, and the bisection goes on from one that suffices.
+    /// less after a larger change. So some smaller ones are tried, too, and the bisection goes on from one that suffices. Sizes below `least` are known
+    /// not to suffice.
     fn least_change(
         &mut self,
         none: u64,
         mut step: u64,
+        least: u64,
         most: u64,
         change: impl Fn(u64) -> Change,
     ) -> Option<Remedy> {
         let mut try_size = |size| {
-            self.replanner
-                .try_change(self.problem, self.model, change(size))
+            let may_suffice = size >= least;
+            may_suffice.then(|| {
+                self.replanner
+                    .try_change(self.problem, self.model, change(size))
+            })?
         };
         let mut too_small = none;
         let (mut enough, mut remedy) = loop {

@@ -1,10 +1,12 @@
 //! Explanations of models that are not served, and a check that each remedy serves its model.
 
+use std::sync::Mutex;
+
 use packhorse_cluster::{Bound, Change, DeviceObservation, Explanation, ReplicaObservation};
 use proptest::prelude::*;
 
 use super::{goodput::estimated_fractions, properties, *};
-use crate::{PlanningOptions, PolicyEntry, explain};
+use crate::{PlaceError, PlanningOptions, Policy, PolicyEntry, explain};
 
 pub(super) fn explained(name: &str, problem: &Problem) -> Vec<Explanation> {
     let plan = place(name, problem);
@@ -127,6 +129,58 @@ fn the_remedy_of_an_slo_below_the_latency_floor_is_one_above_it() {
     assert!(slo >= floor && slo < Duration::from_millis(60), "{slo:?}");
     // No number of such devices and no lower rate helps.
     assert_eq!((devices(bert), rate(bert)), (None, None));
+}
+
+/// The policy `goodput`, which keeps the problems that it plans for.
+struct Recorded(Mutex<Vec<Problem>>);
+
+impl Policy for Recorded {
+    fn place(
+        &self,
+        problem: &Problem,
+        options: &PlanningOptions,
+        budget: &mut Budget<'_>,
+    ) -> Result<Plan, PlaceError> {
+        self.0.lock().unwrap().push(problem.clone());
+        policy("goodput")
+            .unwrap()
+            .policy
+            .place(problem, options, budget)
+    }
+}
+
+#[test]
+fn below_the_latency_floor_only_longer_slos_and_other_kinds_are_tried() {
+    static RECORDED: Recorded = Recorded(Mutex::new(Vec::new()));
+    let entry = PolicyEntry {
+        name: "goodput",
+        summary: "",
+        source: "",
+        assumes: "",
+        policy: &RECORDED,
+    };
+    let models = ["bert", "alexnet", "densenet121"].map(|name| (name, 5.0, 1));
+    let problem = v100s(2, &models);
+    let plan = entry.place(&problem, &mut Budget::unlimited()).unwrap();
+    RECORDED.0.lock().unwrap().clear();
+    let (options, mut budget) = (PlanningOptions::default(), Budget::unlimited());
+    let explained = explain(&entry, &problem, &plan, &options, &mut budget).unwrap();
+    for explanation in &explained {
+        let Bound::LatencyFloor { floor, .. } = explanation.bound else {
+            panic!("{explanation:?}");
+        };
+        assert!(slo(explanation).is_none_or(|slo| slo >= floor));
+    }
+    assert!(slo(&explained[0]).is_some());
+    let tried = RECORDED.0.lock().unwrap();
+    for tried in tried.iter() {
+        let rates = |problem: &Problem| -> Vec<RequestsPerSecond> {
+            problem.models.iter().map(|model| model.rate).collect()
+        };
+        assert_eq!(tried.devices.len(), problem.devices.len());
+        assert_eq!(rates(tried), rates(&problem));
+    }
+    assert!(tried.len() <= 20, "{} plans", tried.len());
 }
 
 #[test]
