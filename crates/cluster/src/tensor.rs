@@ -332,6 +332,7 @@ impl TensorSpec {
 }
 
 /// Writes whole numbers as integers, as people give them.
+#[expect(clippy::ref_option, reason = "serde passes it so")]
 fn serialize_numbers<S: Serializer>(
     numbers: &Option<Vec<f64>>,
     serializer: S,

@@ -307,13 +307,7 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
         }
         if has_no_node && forecast.rate.get() > 0.0 {
             // The plan may still be that of before.
-            all.push(finding(
-                Severity::Critical,
-                Problem::ModelNotServed,
-                format!("model {id} is not served"),
-                Some("no node is there"),
-                Some("start an agent".to_owned()),
-            ));
+            all.push(without_node(id));
             continue;
         }
         all.extend(of_fewer_replicas(state, id));
@@ -350,6 +344,18 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
             });
         }
     }
+}
+
+/// Returns the finding of a model while no node is there.
+fn without_node(id: &ModelId) -> Finding {
+    Finding::new(
+        Severity::Critical,
+        Subject::Model(id.clone()),
+        Problem::ModelNotServed,
+        format!("model {id} is not served"),
+    )
+    .because("no node is there")
+    .cured_by("start an agent")
 }
 
 /// Finds that the plan has replicas of a model on fewer devices than it asks for. Where it has none, that is a finding of its own.

@@ -54,7 +54,7 @@ impl Task {
 }
 
 impl ExplanationInput {
-    /// Explains the plan on a thread of its own, within the time limit of planning.
+    /// Explains the plan on a thread of its own, within a time limit.
     pub(super) async fn run(
         self,
         permit: OwnedSemaphorePermit,
@@ -64,7 +64,8 @@ impl ExplanationInput {
         explained.map_err(ExplainError::Failed)?
     }
 
-    fn explain(self, budget: Duration) -> Result<PlanView, ExplainError> {
+    /// Explains the plan within a time limit.
+    pub(super) fn explain(self, budget: Duration) -> Result<PlanView, ExplainError> {
         let Self { input, mut plan } = self;
         let rates = plan.models.iter().filter_map(|forecast| {
             let rate = RequestsPerSecond::new(forecast.rate_rps).ok()?;

@@ -6,15 +6,27 @@ use packhorse_control::{CurePreview, EvidenceSource, Finding, Incident, Severity
 
 use crate::clock::Clock;
 
-/// Returns the findings in the form of the API.
-pub(super) fn finding_views(findings: &[Finding], clock: Clock) -> Vec<events::Finding> {
+/// Returns the findings in the form of the API, with verified cures where `verified` returns some.
+pub(super) fn finding_views(
+    findings: &[Finding],
+    clock: Clock,
+    verified: impl Fn(&Finding) -> Option<events::Cure>,
+) -> Vec<events::Finding> {
     let findings = findings.iter();
     findings
-        .map(|finding| finding_view(finding, clock))
+        .map(|finding| finding_view(finding, clock, verified(finding)))
         .collect()
 }
 
-fn finding_view(finding: &Finding, clock: Clock) -> events::Finding {
+fn finding_view(
+    finding: &Finding,
+    clock: Clock,
+    verified: Option<events::Cure>,
+) -> events::Finding {
+    let told = finding.cure.clone().map(|text| events::Cure {
+        text,
+        preview: finding.preview.as_ref().map(preview_view),
+    });
     events::Finding {
         severity: severity_view(finding.severity),
         subject: subject_view(&finding.subject),
@@ -33,17 +45,15 @@ fn finding_view(finding: &Finding, clock: Clock) -> events::Finding {
             .collect(),
         root: finding.root.as_ref().and_then(subject_view),
         victims: finding.victims.clone(),
-        cure: finding.cure.clone().map(|text| events::Cure {
-            text,
-            preview: finding.preview.as_ref().map(preview_view),
-        }),
+        cure: verified.or(told),
     }
 }
 
-/// Returns the incidents in the form of the API.
+/// Returns the incidents in the form of the API, with verified cures of what is not over.
 pub(super) fn incident_views<'a>(
     incidents: impl Iterator<Item = &'a Incident>,
     clock: Clock,
+    verified: impl Fn(&Finding) -> Option<events::Cure>,
 ) -> Vec<events::Incident> {
     let unix_ms = |time| clock.unix_ms(time);
     let view = |incident: &Incident| events::Incident {
@@ -56,7 +66,11 @@ pub(super) fn incident_views<'a>(
             .findings
             .iter()
             .map(|one| events::IncidentFinding {
-                finding: finding_view(&one.finding, clock),
+                finding: finding_view(
+                    &one.finding,
+                    clock,
+                    one.end.is_none().then(|| verified(&one.finding)).flatten(),
+                ),
                 end_ms: one.end.map(unix_ms),
             })
             .collect(),

@@ -5,6 +5,7 @@
 
 mod batch_times;
 mod consequences;
+mod cures;
 mod explanation;
 mod finding_views;
 mod outcome;

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use packhorse_api::PlanView;
 use packhorse_cluster::DeviceKind;
 use packhorse_control::{Receipt, Sample, Solution, SolveError, SolveKey, WriteError};
 
-use super::sizing::SizingError;
+use super::{explanation::ExplainError, sizing::SizingError};
 
 /// An outcome. There is at most one per effect that the task has asked for, and one search at a time.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(super) enum Outcome {
     Solved(SolveKey, Result<Solution, SolveError>),
     /// The data plane answered.
     Sampled(Sample),
+    /// The search for the cures of models that the plan does not serve ended.
+    Explained(Result<PlanView, ExplainError>),
     /// The search for the smallest cluster ended.
     Sized(Result<BTreeMap<DeviceKind, usize>, SizingError>),
 }

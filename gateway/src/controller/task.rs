@@ -9,7 +9,7 @@ use std::{
 use packhorse_api::agent::{GpuStatus, LeaseGrant, ProtocolRange};
 use packhorse_cluster::{ModelId, NodeName, Time, WantedState};
 use packhorse_control::{
-    Command, CommandError, Controller, DevicesNeeded, Effect, Event, RequestKey, Sample,
+    Command, CommandError, Controller, DevicesNeeded, Effect, Event, Finding, RequestKey, Sample,
     ServeChange, SolveError, Subject,
     record::{Settings, StoredCluster},
 };
@@ -17,6 +17,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    cures::{self, VerifiedCures},
+    explanation::ExplainError,
     finding_views::{finding_views, incident_views},
     outcome::Outcome,
     replica_state::RestartCounts,
@@ -83,6 +85,7 @@ pub(super) struct Task {
     is_sizing: bool,
     /// The begin of the last search.
     sizing_began: Time,
+    cures: VerifiedCures,
 }
 
 impl Task {
@@ -182,6 +185,7 @@ impl Task {
             sizing_due: Time::ZERO,
             is_sizing: false,
             sizing_began: Time::ZERO,
+            cures: VerifiedCures::default(),
         }
     }
 
@@ -270,14 +274,15 @@ impl Task {
             Outcome::Solved(key, result) => self.handle(now, Event::Solved(key, result)),
             Outcome::Sampled(sample) => {
                 self.handle(now, Event::Sampled(sample));
-                let (controller, clock) = (&self.controller, self.clock);
-                let incidents = incident_views(controller.incidents(), clock);
-                self.findings.set_incidents(incidents);
-                self.findings
-                    .set(finding_views(controller.findings(), clock));
+                self.search_cures(now);
+                self.tell_findings();
                 self.tell_predictions();
                 self.tell_cluster(now);
                 self.size(now);
+            }
+            Outcome::Explained(found) => {
+                self.cures.end(now, found);
+                self.tell_findings();
             }
             Outcome::Sized(result) => {
                 self.is_sizing = false;
@@ -295,6 +300,37 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// Begins to search for the cures of models that the plan does not serve, if it is time and no search runs.
+    fn search_cures(&mut self, now: Time) {
+        let Some(plan) = self.controller.plan().map(|plan| plan.generation) else {
+            return;
+        };
+        if !self.cures.begin(now, plan, self.controller.findings()) {
+            return;
+        }
+        let (input, outcomes) = (self.explanation_input(), self.outcomes.clone());
+        tokio::spawn(async move {
+            let searched = tokio::task::spawn_blocking(move || input?.explain(cures::BUDGET));
+            let found = searched.await;
+            let found = found.unwrap_or_else(|e| Err(ExplainError::Failed(e.to_string())));
+            let _ = outcomes.send(Outcome::Explained(found));
+        });
+    }
+
+    /// Tells the present findings and the incidents, with the cures that are known.
+    fn tell_findings(&self) {
+        let (controller, clock) = (&self.controller, self.clock);
+        // Without a node the plan is still that of before.
+        let is_carried_out = controller.nodes().any(|(_, node)| node.takes_replicas());
+        let plan = controller.plan().filter(|_| is_carried_out);
+        let plan = plan.map(|plan| plan.generation);
+        let cure = |finding: &Finding| self.cures.of(plan, finding);
+        let incidents = incident_views(controller.incidents(), clock, cure);
+        self.findings.set_incidents(incidents);
+        self.findings
+            .set(finding_views(controller.findings(), clock, cure));
     }
 
     /// Begins to search for the smallest cluster for the forecast rates, if it is time and no search runs.

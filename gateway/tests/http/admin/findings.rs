@@ -83,11 +83,12 @@ async fn an_overload_is_a_finding_with_a_cure_that_can_be_tried_and_an_incident(
             gateway.get(route).await.ok(200);
         }
     }
+    // The plan for the measured rate, or one in which the model is served.
     let preview = &found["cure"]["preview"];
-    assert_eq!(preview["models"][0]["name"], "m");
     let plan = gateway.post("/v1/plans/preview", preview).await.ok(200);
     let explanation = &plan["plan"]["models"][0]["explanation"];
-    assert_ne!(explanation["remedies"], json!([]), "{plan}");
+    let is_served = explanation["bound"]["by"] == "rate";
+    assert!(is_served || explanation["remedies"] != json!([]), "{plan}");
 
     let incidents = gateway.get("/v1/incidents").await.ok(200);
     assert_eq!(
@@ -111,4 +112,40 @@ async fn an_overload_is_a_finding_with_a_cure_that_can_be_tried_and_an_incident(
         let listed = gateway.get(&path).await.ok(200);
         assert_eq!(listed.as_array().unwrap().len(), count, "{query}");
     }
+}
+
+#[tokio::test]
+async fn a_model_that_the_plan_does_not_serve_has_cures_that_were_tried() {
+    let gateway = Gateway::with_flags(&["--lease-ms=60000"]).await;
+    let mut agent = Agent::new("n");
+    let digest = gateway.upload(b"the file of m").await;
+    let mut registered = registration("m", digest);
+    registered["rate_rps"] = json!(10.0);
+    gateway.post("/v1/models", &registered).await.ok(201);
+    agent.work_until_ready(&gateway, "m").await;
+    let rate = json!({"rate_rps": 4000.0});
+    gateway.patch("/v1/models/m", &rate).await.ok(200);
+    let found = poll("a verified cure", async || {
+        let findings = gateway.get("/v1/findings").await.ok(200);
+        let mut all = findings.as_array().unwrap().iter();
+        let found = all.find(|one| one["problem"] == "model_short").cloned();
+        let has_preview = |one: &Value| one["cure"]["preview"] != Value::Null;
+        found.filter(has_preview).ok_or(findings)
+    })
+    .await;
+    let text = found["cure"]["text"].as_str().unwrap();
+    assert!(text.starts_with("any of these would suffice: "), "{text}");
+    assert!(text.contains(" more "), "{text}");
+    let preview = &found["cure"]["preview"];
+    let plan = gateway.post("/v1/plans/preview", preview).await.ok(200);
+    let model = &plan["plan"]["models"][0];
+    let (rate, goodput) = (&model["rate_rps"], &model["predicted_goodput_rps"]);
+    let served = goodput.as_f64().unwrap() / rate.as_f64().unwrap();
+    assert!(served > 0.97, "{model}");
+    assert_eq!(model["explanation"]["bound"]["by"], "rate", "{model}");
+    let incidents = gateway.get("/v1/incidents").await.ok(200);
+    assert_eq!(
+        incidents[0]["findings"][0]["finding"]["cure"],
+        found["cure"]
+    );
 }

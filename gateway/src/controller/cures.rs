@@ -1,0 +1,162 @@
+//! The cures of models that the plan does not serve: changes with each of which the policy was tried, and serves the model.
+//!
+//! They are found beside the control plane, one search at a time, for the current plan: they are those of `GET /v1/plan?explain=true`.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use packhorse_api::{PlanPreviewRequest, PlanView, PreviewDevices, PreviewModel, events};
+use packhorse_cluster::{Change, Generation, ModelId, Remedy, Time};
+use packhorse_control::{Finding, Problem, Subject};
+
+use super::explanation::ExplainError;
+
+/// The time limit of a search.
+pub(super) const BUDGET: Duration = Duration::from_secs(5);
+/// The shortest time between the begins of two searches for one plan: rates change meanwhile.
+const AGAIN: Duration = Duration::from_mins(5);
+/// The times of a search for which none begins after it, so that it takes a twentieth of a core at most.
+const PAUSES: u32 = 19;
+
+/// The cures that are known.
+#[derive(Debug, Default)]
+pub(super) struct VerifiedCures {
+    /// The plan that they are for, and the time at which the search for them began.
+    searched: Option<(Generation, Time)>,
+    remedies: BTreeMap<ModelId, Vec<Remedy>>,
+    is_searching: bool,
+    /// The earliest time of the next search.
+    due: Time,
+}
+
+impl VerifiedCures {
+    /// Returns true, once, if cures are to be searched for: some finding wants one, and those that are known are for another plan or old.
+    pub(super) fn begin(&mut self, now: Time, plan: Generation, findings: &[Finding]) -> bool {
+        let is_known = self
+            .searched
+            .is_some_and(|(known, began)| known == plan && now.saturating_since(began) < AGAIN);
+        let is_wanted = || {
+            findings
+                .iter()
+                .any(|finding| cured_model(finding).is_some())
+        };
+        if self.is_searching || is_known || now < self.due || !is_wanted() {
+            return false;
+        }
+        self.is_searching = true;
+        self.searched = Some((plan, now));
+        true
+    }
+
+    /// Takes what a search found.
+    pub(super) fn end(&mut self, now: Time, found: Result<PlanView, ExplainError>) {
+        self.is_searching = false;
+        let began = self.searched.map_or(now, |(_, began)| began);
+        self.due = now + PAUSES * now.saturating_since(began);
+        self.remedies = match found {
+            Ok(plan) => plan
+                .models
+                .into_iter()
+                .filter_map(|model| Some((model.id(), model.explanation?.remedies)))
+                .filter(|(_, remedies)| !remedies.is_empty())
+                .collect(),
+            Err(error) => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    "no cures are known"
+                );
+                BTreeMap::new()
+            }
+        };
+    }
+
+    /// Returns the cure of a finding under this plan, if one is known.
+    pub(super) fn of(&self, plan: Option<Generation>, finding: &Finding) -> Option<events::Cure> {
+        let (known, _) = self.searched?;
+        if plan != Some(known) {
+            return None;
+        }
+        let model = cured_model(finding)?;
+        let remedies = self.remedies.get(model)?;
+        let changes: Vec<String> = remedies.iter().map(|one| one.change.to_string()).collect();
+        let preview = remedies.iter().find_map(|one| preview(model, &one.change));
+        Some(events::Cure {
+            text: format!("any of these would suffice: {}", changes.join("; ")),
+            preview,
+        })
+    }
+}
+
+/// Returns the model of a finding that another plan may cure.
+fn cured_model(finding: &Finding) -> Option<&ModelId> {
+    let is_short = matches!(
+        finding.problem,
+        Problem::ModelShort | Problem::ModelNotServed | Problem::SloMissed
+    );
+    match &finding.subject {
+        Subject::Model(id) if is_short => Some(id),
+        _ => None,
+    }
+}
+
+/// Returns the request for a preview of the plan after a change; `None` if there is none for it.
+fn preview(model: &ModelId, change: &Change) -> Option<PlanPreviewRequest> {
+    let mut request = PlanPreviewRequest {
+        explain: true,
+        ..PlanPreviewRequest::default()
+    };
+    let mut changed = PreviewModel {
+        name: model.name.clone(),
+        version: Some(model.version),
+        slo_ms: None,
+        rate_rps: None,
+        priority: None,
+        profile_of: None,
+    };
+    match change {
+        Change::AddDevices { kind, count } => {
+            request.devices.push(PreviewDevices {
+                kind: kind.clone(),
+                count: i32::try_from(*count).ok()?,
+            });
+            return Some(request);
+        }
+        Change::Slo { slo } => changed.slo_ms = Some(slo.as_secs_f64() * 1e3),
+        Change::Rate { rate } => changed.rate_rps = Some(*rate),
+        Change::Priority { priority } => changed.priority = Some(*priority),
+        Change::MaxBatchSize { .. } => return None,
+    }
+    request.models.push(changed);
+    Some(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use packhorse_cluster::{Priority, RequestsPerSecond};
+
+    use super::*;
+
+    #[test]
+    fn every_change_that_a_preview_can_show_is_in_its_request() {
+        let model: ModelId = "m:2".parse().unwrap();
+        let shown = |change| preview(&model, &change);
+        let devices = Change::AddDevices {
+            kind: "T4".parse().unwrap(),
+            count: 3,
+        };
+        let added = shown(devices).unwrap();
+        assert_eq!((added.devices[0].count, added.models.len()), (3, 0));
+        let slo = Duration::from_millis(700);
+        let slo = shown(Change::Slo { slo }).unwrap().models.remove(0);
+        assert_eq!(
+            (slo.version, slo.slo_ms, slo.rate_rps),
+            (Some(model.version), Some(700.0), None)
+        );
+        let rate = RequestsPerSecond::new(5.0).unwrap();
+        let changed = shown(Change::Rate { rate }).unwrap();
+        assert_eq!(changed.models[0].rate_rps, Some(rate));
+        let priority = Priority::default();
+        let changed = shown(Change::Priority { priority }).unwrap();
+        assert_eq!(changed.models[0].priority, Some(priority));
+        assert_eq!(shown(Change::MaxBatchSize { max_batch_size: 4 }), None);
+    }
+}
