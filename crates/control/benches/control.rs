@@ -255,7 +255,7 @@ fn sample(models: usize, samples: u64) -> Event {
         rows_within_slo: 50 * samples,
         within_slo: 50 * samples,
         missed: 0,
-        for_family: 0,
+        rows_for_family: 0,
     };
     Event::Sampled(Sample {
         misses: BTreeMap::new(),

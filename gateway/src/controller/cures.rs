@@ -2,13 +2,11 @@
 //!
 //! They are found beside the control plane, one search at a time, for the current plan: they are those of `GET /v1/plan?explain=true`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, error::Error, time::Duration};
 
 use packhorse_api::{PlanPreviewRequest, PlanView, PreviewDevices, PreviewModel, events};
 use packhorse_cluster::{Change, Generation, ModelId, Remedy, Time};
 use packhorse_control::{Finding, Problem, Subject};
-
-use super::explanation::ExplainError;
 
 /// The time limit of a search.
 pub(super) const BUDGET: Duration = Duration::from_secs(5);
@@ -42,31 +40,20 @@ impl VerifiedCures {
         if self.is_searching || is_known || now < self.due || !is_wanted() {
             return false;
         }
+        if self.searched.is_none_or(|(known, _)| known != plan) {
+            self.remedies.clear();
+        }
         self.is_searching = true;
         self.searched = Some((plan, now));
         true
     }
 
     /// Takes what a search found.
-    pub(super) fn end(&mut self, now: Time, found: Result<PlanView, ExplainError>) {
+    pub(super) fn end(&mut self, now: Time, remedies: BTreeMap<ModelId, Vec<Remedy>>) {
         self.is_searching = false;
         let began = self.searched.map_or(now, |(_, began)| began);
         self.due = now + PAUSES * now.saturating_since(began);
-        self.remedies = match found {
-            Ok(plan) => plan
-                .models
-                .into_iter()
-                .filter_map(|model| Some((model.id(), model.explanation?.remedies)))
-                .filter(|(_, remedies)| !remedies.is_empty())
-                .collect(),
-            Err(error) => {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "no cures are known"
-                );
-                BTreeMap::new()
-            }
-        };
+        self.remedies = remedies;
     }
 
     /// Returns the cure of a finding under this plan, if one is known.
@@ -84,6 +71,22 @@ impl VerifiedCures {
             preview,
         })
     }
+}
+
+/// Returns the remedies in an explained plan; none if it could not be explained.
+pub(super) fn remedies<E: Error + 'static>(
+    explained: Result<PlanView, E>,
+) -> BTreeMap<ModelId, Vec<Remedy>> {
+    let models = explained.inspect_err(|error| {
+        tracing::debug!(error = error as &dyn Error, "no cures are known");
+    });
+    let models = models.map(|plan| plan.models).unwrap_or_default();
+    let remedies = models
+        .into_iter()
+        .filter_map(|model| Some((model.id(), model.explanation?.remedies)));
+    remedies
+        .filter(|(_, remedies)| !remedies.is_empty())
+        .collect()
 }
 
 /// Returns the model of a finding that another plan may cure.

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use packhorse_api::PlanView;
-use packhorse_cluster::DeviceKind;
+use packhorse_cluster::{DeviceKind, ModelId, Remedy};
 use packhorse_control::{Receipt, Sample, Solution, SolveError, SolveKey, WriteError};
 
-use super::{explanation::ExplainError, sizing::SizingError};
+use super::sizing::SizingError;
 
 /// An outcome. There is at most one per effect that the task has asked for, and one search at a time.
 #[derive(Debug)]
@@ -18,7 +17,7 @@ pub(super) enum Outcome {
     /// The data plane answered.
     Sampled(Sample),
     /// The search for the cures of models that the plan does not serve ended.
-    Explained(Result<PlanView, ExplainError>),
+    Cured(BTreeMap<ModelId, Vec<Remedy>>),
     /// The search for the smallest cluster ended.
     Sized(Result<BTreeMap<DeviceKind, usize>, SizingError>),
 }

@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     cures::{self, VerifiedCures},
-    explanation::ExplainError,
     finding_views::{finding_views, incident_views},
     outcome::Outcome,
     replica_state::RestartCounts,
@@ -280,8 +279,8 @@ impl Task {
                 self.tell_cluster(now);
                 self.size(now);
             }
-            Outcome::Explained(found) => {
-                self.cures.end(now, found);
+            Outcome::Cured(remedies) => {
+                self.cures.end(now, remedies);
                 self.tell_findings();
             }
             Outcome::Sized(result) => {
@@ -312,10 +311,11 @@ impl Task {
         }
         let (input, outcomes) = (self.explanation_input(), self.outcomes.clone());
         tokio::spawn(async move {
-            let searched = tokio::task::spawn_blocking(move || input?.explain(cures::BUDGET));
-            let found = searched.await;
-            let found = found.unwrap_or_else(|e| Err(ExplainError::Failed(e.to_string())));
-            let _ = outcomes.send(Outcome::Explained(found));
+            let found = tokio::task::spawn_blocking(move || {
+                cures::remedies(input.and_then(|input| input.explain(cures::BUDGET)))
+            });
+            // A policy that panics has cured nothing.
+            let _ = outcomes.send(Outcome::Cured(found.await.unwrap_or_default()));
         });
     }
 
