@@ -174,8 +174,8 @@ mod tests {
         ),
         (
             "controller/task.rs",
-            3,
-            "one solve, sizing or sample; the control plane learns of its panic, or ends by the same",
+            4,
+            "one solve, sizing, sample or search for cures; the control plane learns of its panic, or ends by the same",
         ),
         ("serve/overflow.rs", 1, "one connection, within a time"),
         ("serve/server.rs", 1, "one connection"),

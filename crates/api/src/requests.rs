@@ -193,7 +193,7 @@ pub struct RequestView {
     pub latency_ms: f64,
     /// The time within which its answer was in time, in milliseconds: its own `timeout`, else the model's SLO.
     pub slo_ms: f64,
-    /// The number of rows that it added to its batch.
+    /// The number of its rows; 0 if it was refused before it was read.
     pub rows: u32,
     /// The parts of its latency.
     pub stages_ms: RequestStages,

@@ -15,8 +15,8 @@ pub struct Explanation {
     pub served_fraction: f64,
     /// The bottleneck.
     pub bound: Bound,
-    /// Changes each of which would suffice by itself, with a new plan of the same policy. Empty if the model is served, or if no such
-    /// change was found.
+    /// Changes each of which would suffice by itself, with a new plan of the same policy. Empty if the model is served, if a new plan would serve it
+    /// without a change, or if no such change was found.
     pub remedies: Vec<Remedy>,
     /// True if the search was completed. Otherwise remedies may be missing or larger than necessary, and the bound `memory` may have
     /// been overlooked.

@@ -305,9 +305,11 @@ fn of_models(state: &State, all: &mut Vec<Finding>) {
         if !state.traffic.is_used(id) {
             continue;
         }
-        if has_no_node && forecast.rate.get() > 0.0 {
-            // The plan may still be that of before.
-            all.push(without_node(id));
+        if has_no_node {
+            // The plan may still be that of before, and workers serve on without their agents.
+            if forecast.rate.get() > 0.0 && !state.is_served(id) {
+                all.push(without_node(id));
+            }
             continue;
         }
         all.extend(of_fewer_replicas(state, id));

@@ -121,15 +121,17 @@ impl Incident {
         let key = finding.key();
         self.end = None;
         self.severity = self.severity.min(finding.severity);
-        self.since = self.since.min(begin);
         let mut findings = self.findings.iter_mut();
         if let Some(known) = findings.find(|one| one.finding.key() == key) {
+            // It is this incident's since it came here, however long it was there before.
             if let Some(given) = given {
+                self.since = self.since.min(begin);
                 known.take(&given.worst);
             }
             known.take(finding);
             return;
         }
+        self.since = self.since.min(begin);
         let mut taken = given.unwrap_or_else(|| IncidentFinding::new(finding));
         taken.take(finding);
         if self.findings.len() >= MAX_FINDINGS {
@@ -346,6 +348,28 @@ mod tests {
         assert_eq!(pass(&[]), shown(1, "0.6"));
         assert_eq!(pass(&[(0.7, warning, Some(device()))]), shown(1, "0.7"));
         assert_eq!(pass(&[]), shown(1, "0.7"));
+    }
+
+    #[test]
+    fn an_incident_begins_when_a_finding_of_long_before_comes_to_it() {
+        let mut incidents = Incidents::default();
+        let mut seconds = 10;
+        while seconds <= 120 {
+            incidents.update(at(seconds), &[missed("a", 5, None)]);
+            seconds += 5;
+        }
+        // After two minutes its device becomes slow, too.
+        for _ in 0..3 {
+            let both = [slow(Severity::Critical), missed("a", 5, Some(device()))];
+            let both = both.map(|one| Finding {
+                since: if one.problem == Problem::SlowDevice { at(125) } else { one.since },
+                ..one
+            });
+            incidents.update(at(seconds), &both);
+            seconds += 5;
+        }
+        let begins: Vec<Time> = incidents.all().map(|one| one.since).collect();
+        assert_eq!(begins, [at(125), at(5)]);
     }
 
     #[test]

@@ -48,6 +48,12 @@ pub fn explain(
     } else {
         None
     };
+    // A plan that was made for other rates, or is kept because another one is not worth its cost, may be all that a model lacks.
+    let served_anew = if served.iter().any(is_unserved) {
+        replanner.served_fractions(problem)
+    } else {
+        None
+    };
     let mut explanations = Vec::with_capacity(served.len());
     for (model, &served_fraction) in served.iter().enumerate() {
         let is_unserved = is_unserved(&served_fraction);
@@ -68,7 +74,10 @@ pub fn explain(
                 Bound::LatencyFloor { floor, .. } => Some(floor),
                 _ => None,
             };
-            remedies = remedies::find_remedies(problem, plan, model, floor, &mut replanner);
+            let is_served_anew = served_anew.as_ref().is_some_and(|anew| anew[model] >= SERVED);
+            if !is_served_anew {
+                remedies = remedies::find_remedies(problem, plan, model, floor, &mut replanner);
+            }
         }
         explanations.push(Explanation {
             served_fraction,

@@ -5,8 +5,8 @@
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
 use packhorse_api::{PlanPreviewRequest, PlanView, PreviewDevices, PreviewModel, events};
-use packhorse_cluster::{Change, Generation, ModelId, Remedy, Time};
-use packhorse_control::{Finding, Problem, Subject};
+use packhorse_cluster::{Change, Generation, ModelId, Remedy, RequestsPerSecond, Time};
+use packhorse_control::{Controller, Finding, Problem, Subject};
 
 /// The time limit of a search.
 pub(super) const BUDGET: Duration = Duration::from_secs(5);
@@ -15,11 +15,16 @@ const AGAIN: Duration = Duration::from_mins(5);
 /// The times of a search for which none begins after it, so that it takes a twentieth of a core at most.
 const PAUSES: u32 = 19;
 
+/// The part of its rate by which that of a model may change before its cures are forgotten.
+const SAME_RATE: f64 = 0.1;
+
 /// The cures that are known.
 #[derive(Debug, Default)]
 pub(super) struct VerifiedCures {
     /// The plan that they are for, and the time at which the search for them began.
     searched: Option<(Generation, Time)>,
+    /// The rates that the models were to be planned for when it began.
+    rates: BTreeMap<ModelId, RequestsPerSecond>,
     remedies: BTreeMap<ModelId, Vec<Remedy>>,
     is_searching: bool,
     /// The earliest time of the next search.
@@ -28,7 +33,11 @@ pub(super) struct VerifiedCures {
 
 impl VerifiedCures {
     /// Returns true, once, if cures are to be searched for: some finding wants one, and those that are known are for another plan or old.
-    pub(super) fn begin(&mut self, now: Time, plan: Generation, findings: &[Finding]) -> bool {
+    pub(super) fn begin(&mut self, now: Time, controller: &Controller) -> bool {
+        let Some(plan) = controller.plan().map(|plan| plan.generation) else {
+            return false;
+        };
+        let findings = controller.findings();
         let is_known = self
             .searched
             .is_some_and(|(known, began)| known == plan && now.saturating_since(began) < AGAIN);
@@ -45,6 +54,9 @@ impl VerifiedCures {
         }
         self.is_searching = true;
         self.searched = Some((plan, now));
+        let models = controller.models();
+        let rates = models.filter_map(|(id, _)| Some((id.clone(), controller.planned_rate(id)?)));
+        self.rates = rates.collect();
         true
     }
 
@@ -56,15 +68,23 @@ impl VerifiedCures {
         self.remedies = remedies;
     }
 
-    /// Returns the cure of a finding under this plan, if one is known.
-    pub(super) fn of(&self, plan: Option<Generation>, finding: &Finding) -> Option<events::Cure> {
+    /// Returns the cure of a finding, if one is known for the present plan and rate.
+    pub(super) fn of(&self, controller: &Controller, finding: &Finding) -> Option<events::Cure> {
         let (known, _) = self.searched?;
-        if plan != Some(known) {
+        // Without a node the plan is still that of before.
+        let is_carried_out = controller.nodes().any(|(_, node)| node.takes_replicas());
+        if !is_carried_out || controller.plan()?.generation != known {
             return None;
         }
         let model = cured_model(finding)?;
         let remedies = self.remedies.get(model)?;
-        let changes: Vec<String> = remedies.iter().map(|one| one.change.to_string()).collect();
+        let (then, now) = (self.rates.get(model)?, controller.planned_rate(model)?);
+        if (now.get() - then.get()).abs() > SAME_RATE * then.get() {
+            return None;
+        }
+        let rows = controller.rows_per_request(model).unwrap_or(1.0);
+        let changes = remedies.iter().map(|one| change_text(&one.change, rows));
+        let changes: Vec<String> = changes.collect();
         let preview = remedies.iter().find_map(|one| preview(model, &one.change));
         Some(events::Cure {
             text: format!("any of these would suffice: {}", changes.join("; ")),
@@ -73,7 +93,17 @@ impl VerifiedCures {
     }
 }
 
-/// Returns the remedies in an explained plan; none if it could not be explained.
+/// Returns the change as text, for a model whose requests have this mean number of rows.
+fn change_text(change: &Change, rows: f64) -> String {
+    match change {
+        Change::Rate { rate } if rows > 1.05 => {
+            format!("at most {:.1} requests/s of {rows:.1} rows", rate.get() / rows)
+        }
+        _ => change.to_string(),
+    }
+}
+
+/// Returns the remedies in an explained plan that a preview can show; none if it could not be explained.
 pub(super) fn remedies<E: Error + 'static>(
     explained: Result<PlanView, E>,
 ) -> BTreeMap<ModelId, Vec<Remedy>> {
@@ -83,7 +113,12 @@ pub(super) fn remedies<E: Error + 'static>(
     let models = models.map(|plan| plan.models).unwrap_or_default();
     let remedies = models
         .into_iter()
-        .filter_map(|model| Some((model.id(), model.explanation?.remedies)));
+        .filter_map(|model| {
+            let id = model.id();
+            let mut remedies = model.explanation?.remedies;
+            remedies.retain(|one| preview(&id, &one.change).is_some());
+            Some((id, remedies))
+        });
     remedies
         .filter(|(_, remedies)| !remedies.is_empty())
         .collect()
@@ -93,7 +128,7 @@ pub(super) fn remedies<E: Error + 'static>(
 fn cured_model(finding: &Finding) -> Option<&ModelId> {
     let is_short = matches!(
         finding.problem,
-        Problem::ModelShort | Problem::ModelNotServed | Problem::SloMissed
+        Problem::ModelShort | Problem::ModelNotServed
     );
     match &finding.subject {
         Subject::Model(id) if is_short => Some(id),
@@ -134,9 +169,17 @@ fn preview(model: &ModelId, change: &Change) -> Option<PlanPreviewRequest> {
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::{Priority, RequestsPerSecond};
+    use packhorse_cluster::Priority;
 
     use super::*;
+
+    #[test]
+    fn a_rate_is_said_in_requests_as_they_come() {
+        let rate = RequestsPerSecond::new(66.4).unwrap();
+        let text = |rows| change_text(&Change::Rate { rate }, rows);
+        assert_eq!(text(1.0), "at most 66.4 requests/s");
+        assert_eq!(text(16.0), "at most 4.2 requests/s of 16.0 rows");
+    }
 
     #[test]
     fn every_change_that_a_preview_can_show_is_in_its_request() {

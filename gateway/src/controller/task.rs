@@ -303,10 +303,7 @@ impl Task {
 
     /// Begins to search for the cures of models that the plan does not serve, if it is time and no search runs.
     fn search_cures(&mut self, now: Time) {
-        let Some(plan) = self.controller.plan().map(|plan| plan.generation) else {
-            return;
-        };
-        if !self.cures.begin(now, plan, self.controller.findings()) {
+        if !self.cures.begin(now, &self.controller) {
             return;
         }
         let (input, outcomes) = (self.explanation_input(), self.outcomes.clone());
@@ -322,11 +319,7 @@ impl Task {
     /// Tells the present findings and the incidents, with the cures that are known.
     fn tell_findings(&self) {
         let (controller, clock) = (&self.controller, self.clock);
-        // Without a node the plan is still that of before.
-        let is_carried_out = controller.nodes().any(|(_, node)| node.takes_replicas());
-        let plan = controller.plan().filter(|_| is_carried_out);
-        let plan = plan.map(|plan| plan.generation);
-        let cure = |finding: &Finding| self.cures.of(plan, finding);
+        let cure = |finding: &Finding| self.cures.of(controller, finding);
         let incidents = incident_views(controller.incidents(), clock, cure);
         self.findings.set_incidents(incidents);
         self.findings

@@ -323,7 +323,7 @@ mod tests {
         let telemetry = Telemetry::new(clock, MemoryBudget::new(0), TelemetryConfig::default());
         let model = telemetry.model(&id("m:1"));
         let identity = || RequestIdentity::new(&HeaderMap::new(), None);
-        model.record_refusal(clock.now(), identity(), false);
+        model.record_refusal(clock.now(), Duration::ZERO, identity(), false, "no memory");
         for (rows, for_family) in [(32, false), (30, true)] {
             let meter = model.begin_request(clock.now(), Duration::from_secs(10), rows, for_family);
             meter.end(RequestOutcome::Answered, RequestCourse::default());
@@ -335,7 +335,7 @@ mod tests {
         );
         assert_eq!(counts.rows_arrived, 1 + 32 + 30);
         assert_eq!((counts.rows_within_slo, counts.rows_for_family), (62, 30));
-        model.record_refusal(clock.now(), identity(), false);
+        model.record_refusal(clock.now(), Duration::ZERO, identity(), false, "no memory");
         assert_eq!(model.request_counts().rows_arrived, 63 + 21);
     }
 

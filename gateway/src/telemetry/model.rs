@@ -318,15 +318,17 @@ impl ModelTelemetry {
         }
     }
 
-    /// Records a request whose head arrived at `arrived` and that was refused before it was read.
+    /// Records a request whose head arrived at `arrived`, for a model with this SLO, and that was refused before it was read, with the message.
     pub(crate) fn record_refusal(
         self: &Arc<Self>,
         arrived: Time,
+        slo: Duration,
         identity: RequestIdentity,
         for_family: bool,
+        message: &str,
     ) {
-        let meter = self.begin_request(arrived, Duration::ZERO, 0, for_family);
-        let meter = meter.identified(identity);
+        let meter = self.begin_request(arrived, slo, 0, for_family);
+        let meter = meter.identified(identity).failed_with(message.to_owned());
         let refusal = RequestOutcome::Refused(Refusal::NoReplica);
         meter.end(refusal, RequestCourse::default());
     }

@@ -374,7 +374,7 @@ mod tests {
         let first = allocation_counter::measure(|| add(&log, 0));
         // The records, and their texts.
         assert_eq!(first.count_total, 2);
-        assert!(first.bytes_total <= (RING_BYTES + (8 << 20)) as u64);
+        assert!(first.bytes_total <= (RING_BYTES + (24 << 20)) as u64);
         let all = 2 * CAPACITY as u64;
         let later = allocation_counter::measure(|| {
             for number in 1..all {

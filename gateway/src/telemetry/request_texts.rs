@@ -2,12 +2,14 @@
 //!
 //! Texts vary in length, and records do not: a record has the place of its texts, and outlives them if ids are long.
 
-/// The size of the ring, in bytes: 55 for each request of the log.
-const RING_BYTES: usize = 8 << 20;
+/// The size of the ring, in bytes: 168 for each record of the log, so that ids of the largest length with traces are kept as long as these.
+const RING_BYTES: usize = 24 << 20;
 /// The number of texts of a request.
 const TEXTS: usize = 4;
 /// The largest length of a text, in bytes: the length is one byte. Longer ones are cut.
 const MAX_TEXT: usize = 255;
+/// The end of a text that was cut.
+const CUT: &str = "…";
 
 /// The texts of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,9 +47,15 @@ impl TextRing {
         }
         let begin = self.written;
         for text in texts {
-            let text = &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT)];
-            self.write(&[text.len() as u8]);
-            self.write(text);
+            let kept = if text.len() > MAX_TEXT {
+                &text[..text.floor_char_boundary(MAX_TEXT - CUT.len())]
+            } else {
+                text
+            };
+            let cut = if kept.len() < text.len() { CUT } else { "" };
+            self.write(&[(kept.len() + cut.len()) as u8]);
+            self.write(kept.as_bytes());
+            self.write(cut.as_bytes());
         }
         TextPlace { begin }
     }
@@ -95,7 +103,7 @@ mod tests {
         let mut ring = TextRing::default();
         let place = ring.add(["7", "", "team-a", &"ä".repeat(200)]);
         let found = ring.get(place).unwrap();
-        assert_eq!(found.failure, "ä".repeat(127));
+        assert_eq!(found.failure, format!("{}…", "ä".repeat(126)));
         assert_eq!((found.id.as_str(), found.key.as_str()), ("7", "team-a"));
     }
 
@@ -103,7 +111,7 @@ mod tests {
     fn texts_are_found_until_they_are_overwritten() {
         let mut ring = TextRing::default();
         let text = |number: usize| format!("{number:0width$}", width = 1 + number % 131);
-        let places: Vec<TextPlace> = (0..400_000)
+        let places: Vec<TextPlace> = (0..800_000)
             .map(|number| ring.add([&text(number), "", "team-a", ""]))
             .collect();
         let found = |number: &usize| ring.get(places[*number]).is_some();

@@ -27,7 +27,7 @@ pub(crate) struct WhichRequests {
     pub(crate) key: Option<String>,
     /// The time before which they did not arrive.
     pub(crate) since: Option<Time>,
-    /// The time by which they had arrived.
+    /// The time before which they had arrived.
     pub(crate) until: Option<Time>,
     /// The largest number of requests.
     pub(crate) limit: usize,
@@ -37,7 +37,7 @@ impl WhichRequests {
     fn contains(&self, request: &RequestRecord, model: &ModelId) -> bool {
         self.filter.is_none_or(|f| f.matches(end_of(request)))
             && self.since.is_none_or(|since| request.arrived >= since)
-            && self.until.is_none_or(|until| request.arrived <= until)
+            && self.until.is_none_or(|until| request.arrived < until)
             && self.model.as_ref().is_none_or(|name| *name == model.name)
             && self.version.is_none_or(|version| version == model.version)
     }
@@ -48,7 +48,7 @@ impl WhichRequests {
     }
 
     fn contains_texts(&self, texts: &RequestTexts) -> bool {
-        let is_id = |id: &String| *id == texts.id || *id == texts.trace;
+        let is_id = |id: &String| *id == texts.id || id.eq_ignore_ascii_case(&texts.trace);
         self.id.as_ref().is_none_or(is_id) && self.key.as_ref().is_none_or(|key| *key == texts.key)
     }
 }

@@ -108,6 +108,7 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
     let header = [
         "TIME",
         "ID",
+        "KEY",
         "MODEL",
         "OUTCOME",
         "LATENCY MS",
@@ -134,6 +135,7 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
         table.add_row([
             format_time(request.at_ms as u64),
             request.request_id.clone().unwrap_or_default(),
+            request.key.clone().unwrap_or_default(),
             versioned_name(&request.model, request.version),
             paint(request.outcome.name(), colour),
             format_number(request.latency_ms),
@@ -177,6 +179,7 @@ fn print_whole(request: &RequestView) -> anyhow::Result<()> {
         output::print_line(format!("  reason    {reason}"))?;
     }
     let rows = match request.rows {
+        0 => "not read".to_owned(),
         1 => "1 row".to_owned(),
         rows => format!("{rows} rows"),
     };

@@ -7,13 +7,14 @@ use std::{
 };
 
 use anyhow::Context as _;
-use console::Term;
+use comfy_table::ContentArrangement;
+use console::{Term, truncate_str};
 use packhorse_api::{
     GoodputView, ModelGoodput, ModelView,
     events::{Finding, Severity},
 };
 use packhorse_client::{AdminClient, CallError};
-use packhorse_cluster::{ModelName, ModelVersion, ReplicaState};
+use packhorse_cluster::{ModelName, ModelVersion, NodeState, ReplicaState};
 use serde::Serialize;
 use tokio::{signal, time};
 
@@ -68,6 +69,8 @@ struct Look {
     at_ms: u64,
     offered_rps: f64,
     goodput_rps: f64,
+    nodes: usize,
+    lost_nodes: usize,
     models: Vec<Row>,
     findings: Vec<Finding>,
 }
@@ -108,10 +111,17 @@ impl TopArgs {
             match look(admin, &self.model).await {
                 Ok(look) if json => output::print_line(serde_json::to_string(&look)?)?,
                 Ok(look) => screen.show(&text(&look, screen.rows()))?,
-                Err(error) if number == 0 => return Err(error.into()),
+                Err(error) if number == 0 || self.count == Some(number + 1) => {
+                    return Err(error.into());
+                }
                 Err(error) => {
                     let error = anyhow::Error::from(error);
-                    screen.show(&format!("{error:#}; trying again"))?;
+                    let text = format!("{error:#}; trying again");
+                    if json {
+                        output::note(text);
+                    } else {
+                        screen.show(&text)?;
+                    }
                 }
             }
         }
@@ -120,7 +130,8 @@ impl TopArgs {
 }
 
 async fn look(admin: &AdminClient, part: &str) -> Result<Look, CallError> {
-    let (models, now, budget, findings) = tokio::try_join!(
+    let (nodes, models, now, budget, findings) = tokio::try_join!(
+        admin.nodes(),
         admin.models(),
         admin.goodput(WINDOW_S),
         admin.goodput(BUDGET_WINDOW_S),
@@ -130,6 +141,8 @@ async fn look(admin: &AdminClient, part: &str) -> Result<Look, CallError> {
         at_ms: now_ms(),
         offered_rps: now.total.offered_rps,
         goodput_rps: now.total.goodput_rps,
+        nodes: nodes.len(),
+        lost_nodes: nodes.iter().filter(|node| node.state == NodeState::Lost).count(),
         models: rows(&models, &now, &budget, part),
         findings,
     })
@@ -191,15 +204,20 @@ fn rows(models: &[ModelView], now: &GoodputView, budget: &GoodputView, part: &st
 
 /// Returns the look as text of at most as many lines.
 fn text(look: &Look, most: Option<usize>) -> String {
+    let nodes = match look.lost_nodes {
+        0 => count(look.nodes, "node"),
+        lost => paint(&format!("{lost} of {} lost", count(look.nodes, "node")), Colour::Red),
+    };
     let mut lines = vec![format!(
-        "{}  {}/s in time of {}/s, {}, {}",
+        "{}  {}/s in time of {}/s, {nodes}, {}, {}",
         format_time(look.at_ms),
         format_number(look.goodput_rps),
         format_number(look.offered_rps),
         count(look.models.len(), "model"),
         count(look.findings.len(), "finding"),
     )];
-    for finding in look.findings.iter().take(MAX_FINDINGS) {
+    let shown = most.map_or(MAX_FINDINGS, |most| (most / 3).clamp(1, MAX_FINDINGS));
+    for finding in look.findings.iter().take(shown) {
         let colour = match finding.severity {
             Severity::Critical => Colour::Red,
             Severity::Warning | Severity::Info => Colour::Yellow,
@@ -210,7 +228,7 @@ fn text(look: &Look, most: Option<usize>) -> String {
     if let Some(more) = look
         .findings
         .len()
-        .checked_sub(MAX_FINDINGS)
+        .checked_sub(shown)
         .filter(|more| *more > 0)
     {
         lines.push(format!(
@@ -231,6 +249,8 @@ fn text(look: &Look, most: Option<usize>) -> String {
         "REPLICAS",
     ];
     let mut table = output::new_table(&header);
+    // A terminal cuts its lines.
+    table.set_content_arrangement(ContentArrangement::Disabled);
     let room = most.map_or(usize::MAX, |most| {
         most.saturating_sub(lines.len() + 2).max(1)
     });
@@ -280,7 +300,8 @@ impl Screen {
     /// Returns the lines that there is room for; `None` if there is no end.
     fn rows(&self) -> Option<usize> {
         let terminal = self.terminal.as_ref()?;
-        Some(terminal.size().0.into())
+        // The last line stays empty: what ends there would scroll.
+        Some(usize::from(terminal.size().0).saturating_sub(1).max(1))
     }
 
     fn show(&mut self, text: &str) -> anyhow::Result<()> {
@@ -295,9 +316,10 @@ impl Screen {
                 terminal.clear_screen()?;
             }
             terminal.move_cursor_to(0, 0)?;
-            for line in text.lines() {
+            let (rows, columns) = terminal.size();
+            for line in text.lines().take(usize::from(rows).saturating_sub(1).max(1)) {
                 terminal.clear_line()?;
-                terminal.write_line(line)?;
+                terminal.write_line(&truncate_str(line, columns.into(), "…"))?;
             }
             terminal.clear_to_end_of_screen()?;
             terminal.flush()

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     context::Context,
-    output::{self, format_number},
+    output::{self, format_number, format_time},
 };
 
 /// The JSON form of a plan, with the keys that a plan for a scenario has: devices are numbered in the order of nodes and their
@@ -271,6 +271,7 @@ fn came_true(plan: &PlanSummary) -> String {
 pub(crate) fn print_history(plans: &[PlanSummary]) -> anyhow::Result<()> {
     let mut table = output::new_table(&[
         "PLAN",
+        "MADE",
         "POLICY",
         "REPLICAS",
         "DEVICES",
@@ -282,6 +283,7 @@ pub(crate) fn print_history(plans: &[PlanSummary]) -> anyhow::Result<()> {
     for plan in plans {
         table.add_row([
             plan.generation.to_string(),
+            format_time(plan.created_unix_ms.unsigned_abs()),
             plan.policy.clone(),
             plan.replicas.to_string(),
             plan.devices_used.to_string(),

@@ -143,6 +143,7 @@ async fn earlier_plans_are_listed_and_compared() {
     );
     assert!(ran.stdout.contains("bert:1, dog:2 and 1 more"), "{ran:?}");
     assert!(ran.stdout.contains(" 88 % "), "{ran:?}");
+    assert!(ran.stdout.contains("2023-11-14 22:13:20"), "{ran:?}");
     assert_eq!(
         gateway.run(&["plan", "history", "--json"]).json(),
         json!([summary])

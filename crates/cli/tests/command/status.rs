@@ -48,6 +48,35 @@ pub(crate) async fn is_ready(gateway: &Gateway, status: u16) {
 }
 
 #[tokio::test]
+async fn status_shows_a_part_of_a_large_cluster() {
+    let gateway = Gateway::start().await;
+    let nodes = json!([node("laptop", 1, "1-0"), node("rack1", 1, "2-0")]);
+    gateway.answers("GET", "/v1/nodes", 200, nodes).await;
+    let mut dog = placed_model("dog", "2-0", "rack1/cpu0");
+    dog["state"] = json!("loading");
+    let models = json!([placed_model("cat", "1-0", "laptop/cpu0"), dog]);
+    gateway.answers("GET", "/v1/models", 200, models).await;
+    let total = json!({"offered_rps": 0.0, "throughput_rps": 0.0, "goodput_rps": 0.0, "refused_rps": 0.0, "late_rps": 0.0});
+    let goodput = json!({"window_s": 60.0, "models": [], "total": total});
+    gateway.answers("GET", "/v1/goodput", 200, goodput).await;
+    is_ready(&gateway, 200).await;
+    for (filter, shown, hidden) in [
+        (&["--not-ready"][..], ["dog", "rack1"], ["cat", "laptop"]),
+        (&["--model", "ca"], ["cat", "laptop"], ["dog", "rack1"]),
+        (&["--node", "rack1"], ["dog", "rack1"], ["cat", "laptop"]),
+    ] {
+        let ran = gateway.run(&[&["status"], filter].concat());
+        let text = ran.text();
+        assert!(shown.iter().all(|name| text.contains(name)), "{ran:?}");
+        assert!(!hidden.iter().any(|name| text.contains(name)), "{ran:?}");
+    }
+    let ran = gateway.run(&["status", "--model", "cow"]);
+    assert!(ran.text().contains("no node has them"), "{ran:?}");
+    let ran = gateway.run(&["status", "--model", "ca", "--json"]);
+    assert_eq!(ran.json()["models"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn top_shows_the_models_with_the_least_left_of_their_budgets_first() {
     let gateway = Gateway::start().await;
     let goodput = |name: &str, goodput: f64, late: f64| {
@@ -64,6 +93,10 @@ async fn top_shows_the_models_with_the_least_left_of_their_budgets_first() {
         "severity": "critical", "subject": {"model": "bee:1"}, "problem": "slo_missed", "text": "bee misses its SLO", "cause": "load", "cure": null,
     }]);
     gateway.answers("GET", "/v1/findings", 200, finding).await;
+    let mut lost = node("rack1", 1, "2-0");
+    lost["state"] = json!("lost");
+    let nodes = json!([node("laptop", 1, "1-0"), lost]);
+    gateway.answers("GET", "/v1/nodes", 200, nodes).await;
     let total = json!({"offered_rps": 150.0, "throughput_rps": 148.0, "goodput_rps": 148.0, "refused_rps": 0.0, "late_rps": 2.0});
     for window in ["10", "300"] {
         let view = json!({"window_s": 10.0, "models": [goodput("ant", 100.0, 0.0), goodput("bee", 48.0, 2.0)], "total": total});
@@ -76,7 +109,7 @@ async fn top_shows_the_models_with_the_least_left_of_their_budgets_first() {
     let ran = gateway.run(&["top", "--count", "1"]);
     let lines: Vec<&str> = ran.text().lines().collect();
     assert!(
-        lines[0].contains("148/s in time of 150/s, 3 models, 1 finding"),
+        lines[0].contains("148/s in time of 150/s, 1 of 2 nodes lost, 3 models, 1 finding"),
         "{ran:?}"
     );
     assert!(lines[1].contains("bee misses its SLO"), "{ran:?}");
@@ -166,20 +199,32 @@ async fn a_gateway_without_a_node_says_first_that_nothing_is_served() {
         node["state"] = json!("lost");
         node
     };
-    for (nodes, end) in [
-        (json!([]), ": nothing is served: there is no node"),
+    for (nodes, serving, end) in [
+        (json!([]), false, ": nothing is served: there is no node"),
         (
             json!([lost()]),
+            false,
             ": nothing is served: the only node is lost",
         ),
         (
             json!([lost(), lost()]),
+            false,
             ": nothing is served: all 2 nodes are lost",
         ),
-        (json!([lost(), node("laptop", 1, "1-0")]), ": ready"),
+        (
+            json!([lost(), lost()]),
+            true,
+            ": all 2 nodes are lost; their workers still serve 1 of 1 models",
+        ),
+        (json!([lost(), node("laptop", 1, "1-0")]), true, ": ready"),
     ] {
         let gateway = Gateway::start().await;
         gateway.answers("GET", "/v1/nodes", 200, nodes).await;
+        let mut model = placed_model("cat", "1-0", "laptop/cpu0");
+        model["replicas"][0]["serving"] = json!(serving);
+        gateway
+            .answers("GET", "/v1/models", 200, json!([model]))
+            .await;
         serves(&gateway).await;
         is_ready(&gateway, 200).await;
         let ran = gateway.run(&["status"]);

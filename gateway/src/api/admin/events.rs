@@ -20,7 +20,10 @@ use serde_json::value::RawValue;
 use tokio::time::timeout;
 use utoipa::IntoParams;
 
-use super::{Admin, NO_STORE, times::named_ms};
+use super::{
+    Admin, NO_STORE,
+    times::{check_order, named_ms},
+};
 use crate::{
     api::error::{ApiError, Query},
     events::{CatchUp, Reader, ReaderPermit, last_second},
@@ -180,10 +183,11 @@ impl WhichIncidents {
 pub(super) async fn incidents(
     State(admin): State<Admin>,
     Query(which): Query<WhichIncidents>,
-) -> Json<Vec<Incident>> {
+) -> Result<Json<Vec<Incident>>, ApiError> {
+    check_order(which.since, which.until)?;
     let incidents = admin.findings.incidents();
     let listed = incidents.iter().filter(|incident| which.contains(incident));
-    Json(listed.cloned().collect())
+    Ok(Json(listed.cloned().collect()))
 }
 
 fn parse_id(header: &HeaderValue) -> Result<u64, ApiError> {

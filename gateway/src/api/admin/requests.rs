@@ -18,7 +18,11 @@ use serde_json::value::RawValue;
 use tokio::{runtime::Handle, sync::mpsc, time::timeout};
 use utoipa::IntoParams;
 
-use super::{Admin, models::WhichVersion, times::named_time};
+use super::{
+    Admin,
+    models::WhichVersion,
+    times::{check_order, named_time},
+};
 use crate::{
     api::{
         error::{ApiError, Path, Query},
@@ -90,7 +94,7 @@ pub(super) struct TracedTime {
 
 /// Returns requests that ended lately, the newest first.
 ///
-/// The gateway remembers 16 MiB of requests and batches, the last 150,000 of them, until it stops, and 8 MiB of their ids, keys and exceptions.
+/// The gateway remembers 16 MiB of requests and batches, the last 150,000 of them, until it stops, and 24 MiB of their ids, keys and exceptions.
 #[utoipa::path(
     get, path = "/v1/requests", tag = "requests", security(("admin" = [])),
     params(ListedRequests),
@@ -119,6 +123,7 @@ pub(super) async fn list(
     let telemetry = admin.data_plane.telemetry().clone();
     let clock = telemetry.clock();
     let at = |ms: Option<i64>| ms.map(|ms| named_time(ms, clock));
+    check_order(listed.since, listed.until)?;
     let which = WhichRequests {
         filter: listed.outcome,
         model: listed.model,
@@ -126,7 +131,8 @@ pub(super) async fn list(
         id: listed.id,
         key: listed.key,
         since: at(listed.since),
-        until: at(listed.until),
+        // All of this millisecond.
+        until: at(listed.until).map(|until| until + Duration::from_millis(1)),
         limit: listed.limit,
     };
     let found = tokio::task::spawn_blocking(move || requests(&telemetry, &which));

@@ -254,7 +254,8 @@ async fn answer(
             if error.is_refusal() {
                 let telemetry = &requested.last().telemetry;
                 let for_family = requested.family.is_some();
-                telemetry.record_refusal(arrival.at, identity, for_family);
+                let slo = model.spec.slo;
+                telemetry.record_refusal(arrival.at, slo, identity, for_family, error.message());
             }
             return Err(error);
         }

@@ -189,7 +189,7 @@ async fn a_request_is_found_by_its_id_its_key_and_its_time_and_has_an_address() 
         1
     );
     assert_eq!(find(&format!("id={given}")).await[0]["outcome"], "answered");
-    let of_trace = find(&format!("id={trace}")).await;
+    let of_trace = find(&format!("id={}", trace.to_uppercase())).await;
     assert_eq!(of_trace.as_array().unwrap().len(), 1);
     assert_eq!(of_trace[0]["request_id"], "order-4712");
     assert_eq!(of_trace[0]["trace_id"], trace);
@@ -204,6 +204,14 @@ async fn a_request_is_found_by_its_id_its_key_and_its_time_and_has_an_address() 
     }
     let since = failed["at_ms"].as_f64().unwrap() as i64 + 60_000;
     assert_eq!(find(&format!("since={since}")).await, json!([]));
+    // A time as it is shown contains its request, to the millisecond.
+    let shown = failed["at_ms"].as_f64().unwrap() as i64;
+    let within = find(&format!("since={shown}&until={shown}&id=order-4711")).await;
+    assert_eq!(within.as_array().unwrap().len(), 1);
+    for path in ["/v1/requests", "/v1/incidents"] {
+        let reversed = gateway.get(&format!("{path}?since=-1000&until=-2000")).await;
+        assert_eq!(reversed.error(400), "since: expected a time before until");
+    }
     let error = gateway.get("/v1/requests/999999").await.error(404);
     assert_eq!(error, "request 999999 is not remembered");
     gateway.get("/v1/requests?id=").await.error(400);

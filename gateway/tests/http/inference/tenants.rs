@@ -166,7 +166,12 @@ async fn memory_of_one_key_leaves_room_for_small_requests_of_another() {
         assert_eq!(keys.infer(&keys.quiet).await.status, 200);
     }
     let refused = keys.infer(&keys.greedy).await;
-    assert!(refused.error(503).contains("of this client"));
+    let message = refused.error(503);
+    assert!(message.contains("of this client"));
+    let path = "/v1/requests?outcome=refused&limit=1";
+    let listed = keys.gateway.get(path).await.ok(200);
+    assert_eq!(listed[0]["reason"], message);
+    assert!(listed[0]["slo_ms"].as_f64().unwrap() > 0.0);
 }
 
 #[tokio::test]
