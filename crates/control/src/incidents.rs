@@ -362,7 +362,11 @@ mod tests {
         for _ in 0..3 {
             let both = [slow(Severity::Critical), missed("a", 5, Some(device()))];
             let both = both.map(|one| Finding {
-                since: if one.problem == Problem::SlowDevice { at(125) } else { one.since },
+                since: if one.problem == Problem::SlowDevice {
+                    at(125)
+                } else {
+                    one.since
+                },
                 ..one
             });
             incidents.update(at(seconds), &both);

@@ -74,7 +74,9 @@ pub fn explain(
                 Bound::LatencyFloor { floor, .. } => Some(floor),
                 _ => None,
             };
-            let is_served_anew = served_anew.as_ref().is_some_and(|anew| anew[model] >= SERVED);
+            let is_served_anew = served_anew
+                .as_ref()
+                .is_some_and(|anew| anew[model] >= SERVED);
             if !is_served_anew {
                 remedies = remedies::find_remedies(problem, plan, model, floor, &mut replanner);
             }

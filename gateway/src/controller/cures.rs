@@ -97,7 +97,10 @@ impl VerifiedCures {
 fn change_text(change: &Change, rows: f64) -> String {
     match change {
         Change::Rate { rate } if rows > 1.05 => {
-            format!("at most {:.1} requests/s of {rows:.1} rows", rate.get() / rows)
+            format!(
+                "at most {:.1} requests/s of {rows:.1} rows",
+                rate.get() / rows
+            )
         }
         _ => change.to_string(),
     }
@@ -111,14 +114,12 @@ pub(super) fn remedies<E: Error + 'static>(
         tracing::debug!(error = error as &dyn Error, "no cures are known");
     });
     let models = models.map(|plan| plan.models).unwrap_or_default();
-    let remedies = models
-        .into_iter()
-        .filter_map(|model| {
-            let id = model.id();
-            let mut remedies = model.explanation?.remedies;
-            remedies.retain(|one| preview(&id, &one.change).is_some());
-            Some((id, remedies))
-        });
+    let remedies = models.into_iter().filter_map(|model| {
+        let id = model.id();
+        let mut remedies = model.explanation?.remedies;
+        remedies.retain(|one| preview(&id, &one.change).is_some());
+        Some((id, remedies))
+    });
     remedies
         .filter(|(_, remedies)| !remedies.is_empty())
         .collect()

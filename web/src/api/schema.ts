@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 a14b9f5a240ca4ec2ee7fb0511021a89a4595af5c8314b25c88d557a71770e8d) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 f048f1c1c339a54c4a0637807ba8389e1b4150311774d698b76350c4f5efb946) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -584,8 +584,8 @@ export interface components {
              */
             complete: boolean;
             /**
-             * @description Changes each of which would suffice by itself, with a new plan of the same policy. Empty if the model is served, or if no such
-             *     change was found.
+             * @description Changes each of which would suffice by itself, with a new plan of the same policy. Empty if the model is served, if a new plan would serve it
+             *     without a change, or if no such change was found.
              */
             remedies: components["schemas"]["Remedy"][];
             /**
@@ -2092,7 +2092,7 @@ export interface components {
             request_id?: string | null;
             /**
              * Format: int32
-             * @description The number of rows that it added to its batch.
+             * @description The number of its rows; 0 if it was refused before it was read.
              */
             rows: number;
             /**

@@ -91,8 +91,14 @@ impl StatusArgs {
         });
         let shown: BTreeSet<_> = status.models.iter().map(|m| (&m.name, m.version)).collect();
         let goodput = &mut status.goodput;
-        goodput.models.retain(|one| shown.contains(&(&one.name, one.version)));
-        let families: BTreeSet<_> = status.models.iter().filter_map(|m| m.family.as_ref()).collect();
+        goodput
+            .models
+            .retain(|one| shown.contains(&(&one.name, one.version)));
+        let families: BTreeSet<_> = status
+            .models
+            .iter()
+            .filter_map(|m| m.family.as_ref())
+            .collect();
         goodput.families.retain(|one| families.contains(&one.name));
     }
 }
@@ -137,7 +143,10 @@ fn ready_text(nodes: &[NodeView], models: &[ModelView]) -> String {
     let serves = |model: &&ModelView| model.replicas.iter().any(|replica| replica.serving);
     match models.iter().filter(serves).count() {
         0 => format!("nothing is served: {lost}"),
-        served => format!("{lost}; their workers still serve {served} of {} models", models.len()),
+        count => format!(
+            "{lost}; their workers still serve {count} of {} models",
+            models.len()
+        ),
     }
 }
 

@@ -142,7 +142,10 @@ async fn look(admin: &AdminClient, part: &str) -> Result<Look, CallError> {
         offered_rps: now.total.offered_rps,
         goodput_rps: now.total.goodput_rps,
         nodes: nodes.len(),
-        lost_nodes: nodes.iter().filter(|node| node.state == NodeState::Lost).count(),
+        lost_nodes: nodes
+            .iter()
+            .filter(|node| node.state == NodeState::Lost)
+            .count(),
         models: rows(&models, &now, &budget, part),
         findings,
     })
@@ -206,7 +209,10 @@ fn rows(models: &[ModelView], now: &GoodputView, budget: &GoodputView, part: &st
 fn text(look: &Look, most: Option<usize>) -> String {
     let nodes = match look.lost_nodes {
         0 => count(look.nodes, "node"),
-        lost => paint(&format!("{lost} of {} lost", count(look.nodes, "node")), Colour::Red),
+        lost => paint(
+            &format!("{lost} of {} lost", count(look.nodes, "node")),
+            Colour::Red,
+        ),
     };
     let mut lines = vec![format!(
         "{}  {}/s in time of {}/s, {nodes}, {}, {}",
@@ -317,7 +323,10 @@ impl Screen {
             }
             terminal.move_cursor_to(0, 0)?;
             let (rows, columns) = terminal.size();
-            for line in text.lines().take(usize::from(rows).saturating_sub(1).max(1)) {
+            for line in text
+                .lines()
+                .take(usize::from(rows).saturating_sub(1).max(1))
+            {
                 terminal.clear_line()?;
                 terminal.write_line(&truncate_str(line, columns.into(), "…"))?;
             }

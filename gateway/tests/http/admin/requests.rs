@@ -209,7 +209,9 @@ async fn a_request_is_found_by_its_id_its_key_and_its_time_and_has_an_address() 
     let within = find(&format!("since={shown}&until={shown}&id=order-4711")).await;
     assert_eq!(within.as_array().unwrap().len(), 1);
     for path in ["/v1/requests", "/v1/incidents"] {
-        let reversed = gateway.get(&format!("{path}?since=-1000&until=-2000")).await;
+        let reversed = gateway
+            .get(&format!("{path}?since=-1000&until=-2000"))
+            .await;
         assert_eq!(reversed.error(400), "since: expected a time before until");
     }
     let error = gateway.get("/v1/requests/999999").await.error(404);
