@@ -513,14 +513,6 @@ pub struct TotalGoodput {
 }
 
 impl TotalGoodput {
-    /// Returns the part of the requests that ended which were in time, from 0 to 1; `None` if none ended.
-    pub fn share_in_time(&self) -> Option<f64> {
-        share_in_time(
-            self.goodput_rps,
-            self.refused_rps + self.late_rps + self.failed_rps,
-        )
-    }
-
     /// Returns the sums over models.
     pub fn of(models: &[ModelGoodput]) -> Self {
         let mut total = Self::default();
@@ -539,14 +531,7 @@ impl TotalGoodput {
 impl ModelGoodput {
     /// Returns the part of the requests that ended which were in time, from 0 to 1; `None` if none ended. What is still in flight has missed nothing.
     pub fn share_in_time(&self) -> Option<f64> {
-        share_in_time(
-            self.goodput_rps,
-            self.refused_rps + self.late_rps + self.failed_rps,
-        )
+        let ended = self.goodput_rps + self.refused_rps + self.late_rps + self.failed_rps;
+        (ended > 0.0).then(|| self.goodput_rps / ended)
     }
-}
-
-fn share_in_time(in_time: f64, missed: f64) -> Option<f64> {
-    let ended = in_time + missed;
-    (ended > 0.0).then(|| in_time / ended)
 }

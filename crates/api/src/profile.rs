@@ -4,7 +4,7 @@ use packhorse_cluster::{DeviceKind, ModelName, ModelVersion, ProfileSource};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What became of imported profiles.
+/// The outcome of an import of profiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ImportedProfiles {
     /// The number of profiles that were imported.

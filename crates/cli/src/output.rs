@@ -6,6 +6,7 @@ use std::{
     env,
     fmt::Display,
     io::{self, IsTerminal as _, Write},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use comfy_table::{ContentArrangement, Table, presets};
@@ -79,6 +80,16 @@ pub(crate) fn format_number(value: f64) -> String {
 /// Formats a number like [`format_number`], and `None` as a dash.
 pub(crate) fn format_number_or_dash(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), format_number)
+}
+
+/// Returns the time of this machine, in milliseconds since 1970.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the time of a look is shown, and doctor examines the clock"
+)]
+pub(crate) fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Formats a time in milliseconds since 1970 as UTC.

@@ -303,6 +303,7 @@ impl ArrivalRates {
         }
         Some(self.models.get(&model.name)?.estimator.measured())
     }
+
     /// Returns the mean number of rows of the requests that a version was the last to try, since the gateway's start.
     pub(crate) fn rows_per_request(&self, model: &ModelId) -> Option<f64> {
         let counts = self.counted.get(model)?;

@@ -65,15 +65,19 @@ pub(crate) fn percent(part: f64) -> String {
     }
 }
 
-/// Returns a rate with three digits at most.
+/// Returns a rate of requests with three digits at most.
 pub(crate) fn rate(rps: f64) -> String {
+    rate_of("requests", rps)
+}
+
+fn rate_of(things: &str, rps: f64) -> String {
     let rps = if rps.is_finite() { rps.max(0.0) } else { 0.0 };
     if rps > 0.0 && rps < 0.05 {
-        "less than 0.1 requests/s".to_owned()
+        format!("less than 0.1 {things}/s")
     } else if rps < 9.95 {
-        format!("{rps:.1} requests/s")
+        format!("{rps:.1} {things}/s")
     } else {
-        format!("{rps:.0} requests/s")
+        format!("{rps:.0} {things}/s")
     }
 }
 
@@ -84,9 +88,8 @@ pub(crate) fn load_text(load: Load, came: &str, about: &str) -> String {
         let (offered, planned) = (rate(load.offered_rps), rate(load.planned_rps));
         return format!("{offered} {came}{about}, and {planned} were planned for");
     }
-    let rows = |rps| rate(rps).replace("requests/s", "rows/s");
-    let (requests, offered) = (rate(load.offered_rps / load.rows), rows(load.offered_rps));
-    let planned = rows(load.planned_rps);
+    let requests = rate(load.offered_rps / load.rows);
+    let [offered, planned] = [load.offered_rps, load.planned_rps].map(|rps| rate_of("rows", rps));
     let each = load.rows;
     format!("{requests} of {each:.1} rows {came}{about}, {offered}, and {planned} were planned for")
 }

@@ -4,9 +4,11 @@
 
 use std::{collections::BTreeMap, error::Error, time::Duration};
 
-use packhorse_api::{PlanPreviewRequest, PlanView, PreviewDevices, PreviewModel, events};
+use packhorse_api::{PlanPreviewRequest, PlanView, PreviewModel, events};
 use packhorse_cluster::{Change, Generation, ModelId, Remedy, RequestsPerSecond, Time};
 use packhorse_control::{Controller, Finding, Problem, Subject};
+
+use super::cure_previews::{preview_of_devices, preview_of_model, unchanged_model};
 
 /// The time limit of a search.
 pub(super) const BUDGET: Duration = Duration::from_secs(5);
@@ -139,33 +141,26 @@ fn cured_model(finding: &Finding) -> Option<&ModelId> {
 
 /// Returns the request for a preview of the plan after a change; `None` if there is none for it.
 fn preview(model: &ModelId, change: &Change) -> Option<PlanPreviewRequest> {
-    let mut request = PlanPreviewRequest {
-        explain: true,
-        ..PlanPreviewRequest::default()
-    };
-    let mut changed = PreviewModel {
-        name: model.name.clone(),
-        version: Some(model.version),
-        slo_ms: None,
-        rate_rps: None,
-        priority: None,
-        profile_of: None,
-    };
-    match change {
+    let unchanged = unchanged_model(model);
+    let changed = match change {
         Change::AddDevices { kind, count } => {
-            request.devices.push(PreviewDevices {
-                kind: kind.clone(),
-                count: i32::try_from(*count).ok()?,
-            });
-            return Some(request);
+            return Some(preview_of_devices(kind, i32::try_from(*count).ok()?));
         }
-        Change::Slo { slo } => changed.slo_ms = Some(slo.as_secs_f64() * 1e3),
-        Change::Rate { rate } => changed.rate_rps = Some(*rate),
-        Change::Priority { priority } => changed.priority = Some(*priority),
+        Change::Slo { slo } => PreviewModel {
+            slo_ms: Some(slo.as_secs_f64() * 1e3),
+            ..unchanged
+        },
+        Change::Rate { rate } => PreviewModel {
+            rate_rps: Some(*rate),
+            ..unchanged
+        },
+        Change::Priority { priority } => PreviewModel {
+            priority: Some(*priority),
+            ..unchanged
+        },
         Change::MaxBatchSize { .. } => return None,
-    }
-    request.models.push(changed);
-    Some(request)
+    };
+    Some(preview_of_model(changed))
 }
 
 #[cfg(test)]

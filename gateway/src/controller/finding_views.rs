@@ -1,9 +1,10 @@
 //! Findings in the form of the API.
 
-use packhorse_api::{PlanPreviewRequest, PreviewDevices, PreviewModel, events};
+use packhorse_api::{PlanPreviewRequest, PreviewModel, events};
 use packhorse_cluster::Time;
 use packhorse_control::{CurePreview, EvidenceSource, Finding, Incident, Severity, Subject};
 
+use super::cure_previews::{preview_of_devices, preview_of_model, unchanged_model};
 use crate::clock::Clock;
 
 /// Returns the findings in the form of the API, with verified cures where `verified` returns some.
@@ -110,23 +111,11 @@ fn route(source: &EvidenceSource) -> String {
 }
 
 fn preview_view(preview: &CurePreview) -> PlanPreviewRequest {
-    let mut request = PlanPreviewRequest {
-        explain: true,
-        ..PlanPreviewRequest::default()
-    };
     match preview {
-        CurePreview::Rate(id, rate) => request.models.push(PreviewModel {
-            name: id.name.clone(),
-            version: Some(id.version),
-            slo_ms: None,
+        CurePreview::Rate(id, rate) => preview_of_model(PreviewModel {
             rate_rps: Some(*rate),
-            priority: None,
-            profile_of: None,
+            ..unchanged_model(id)
         }),
-        CurePreview::WithoutDevice(kind) => request.devices.push(PreviewDevices {
-            kind: kind.clone(),
-            count: -1,
-        }),
+        CurePreview::WithoutDevice(kind) => preview_of_devices(kind, -1),
     }
-    request
 }

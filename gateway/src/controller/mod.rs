@@ -5,6 +5,7 @@
 
 mod batch_times;
 mod consequences;
+mod cure_previews;
 mod cures;
 mod explanation;
 mod finding_views;

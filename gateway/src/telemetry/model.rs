@@ -275,8 +275,12 @@ impl ModelTelemetry {
     /// Counts a request that arrived. Returns its rows: as many as requests have on average if it was refused before it was read.
     fn count_arrival(&self, now: Time, receive: Duration, rows: u32) -> u64 {
         let before = self.arrived.fetch_add(1, Relaxed).max(1);
-        let mean = self.rows_arrived.load(Relaxed).div_ceil(before).max(1);
-        let rows = if rows == 0 { mean } else { rows.into() };
+        let rows = if rows == 0 {
+            let mean = self.rows_arrived.load(Relaxed).div_ceil(before);
+            mean.max(1)
+        } else {
+            rows.into()
+        };
         self.rows_arrived.fetch_add(rows, Relaxed);
         self.observe(Stage::Receive, receive);
         self.with_window(|window| window.count(now, |counts| counts.offered += 1));

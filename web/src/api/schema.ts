@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f048f1c1c339a54c4a0637807ba8389e1b4150311774d698b76350c4f5efb946) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 73e483356bfa90eeab84f5d7b69e2aa5fe84269006ed3a00f60bfd30f40acb59) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -792,7 +792,7 @@ export interface components {
              */
             utilization_pct: number | null;
         };
-        /** @description What became of imported profiles. */
+        /** @description The outcome of an import of profiles. */
         ImportedProfiles: {
             /** @description The number of profiles that were imported. */
             imported: number;

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     io::{self, IsTerminal as _},
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::Duration,
 };
 
 use anyhow::Context as _;
@@ -63,7 +63,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
     Ok(interval)
 }
 
-/// What is seen at one time.
+/// The cluster at one time.
 #[derive(Serialize)]
 struct Look {
     at_ms: u64,
@@ -138,7 +138,7 @@ async fn look(admin: &AdminClient, part: &str) -> Result<Look, CallError> {
         admin.findings(),
     )?;
     Ok(Look {
-        at_ms: now_ms(),
+        at_ms: output::now_ms(),
         offered_rps: now.total.offered_rps,
         goodput_rps: now.total.goodput_rps,
         nodes: nodes.len(),
@@ -148,14 +148,6 @@ async fn look(admin: &AdminClient, part: &str) -> Result<Look, CallError> {
             .count(),
         models: rows(&models, &now, &budget, part),
         findings,
-    })
-}
-
-#[expect(clippy::disallowed_methods, reason = "the time of a look is shown")]
-fn now_ms() -> u64 {
-    let unix = SystemTime::now().duration_since(UNIX_EPOCH);
-    unix.map_or(0, |unix| {
-        u64::try_from(unix.as_millis()).unwrap_or(u64::MAX)
     })
 }
 

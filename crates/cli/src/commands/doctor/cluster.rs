@@ -1,6 +1,6 @@
 //! The gateway, as it answers here, and the nodes and workers that it knows.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use packhorse_api::{ModelView, NodeView};
 use packhorse_client::{AdminClient, CallError, EventMessage};
@@ -8,7 +8,7 @@ use packhorse_cluster::{NodeState, ReplicaState};
 use tokio::time::timeout;
 
 use super::check::Check;
-use crate::context::Context;
+use crate::{context::Context, output};
 
 const INFERENCE: &str = "inference";
 const ADMIN: &str = "admin";
@@ -135,15 +135,9 @@ async fn clock(admin: &AdminClient) -> Check {
         }
     };
     match timeout(CLOCK_LIMIT, there).await {
-        Ok(Some(there)) => compare_clocks(now_ms(), there),
+        Ok(Some(there)) => compare_clocks(output::now_ms(), there),
         _ => Check::skipped(CLOCK, "the gateway does not say its time"),
     }
-}
-
-#[expect(clippy::disallowed_methods, reason = "the clock is what is examined")]
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    now.map_or(0, |now| u64::try_from(now.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn compare_clocks(here: u64, there: u64) -> Check {
@@ -201,7 +195,7 @@ fn agent(node: &NodeView) -> Check {
     }
     Check::ok(
         AGENTS,
-        format!("node {name} is {}", crate::output::state_name(&node.state)),
+        format!("node {name} is {}", output::state_name(&node.state)),
     )
 }
 
