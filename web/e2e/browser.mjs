@@ -12,8 +12,9 @@ export async function open(browser, origin, { token, faults, width = 1280, heigh
   const context = await browser.newContext({ viewport: { width, height }, colorScheme: scheme, reducedMotion: "reduce", timezoneId: "Europe/Zurich", locale: "en-GB" });
   const page = await context.newPage();
   page.on("pageerror", (error) => faults.push(`error in the page: ${error.stack ?? error}`));
+  // The gateway is killed and restarted meanwhile, which ends what it was asked just then in one of three ways.
   page.on("console", (message) => {
-    if (message.type() === "error" && !/status of (400|401|404|50[23])|ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED/.test(message.text())) faults.push(`console: ${message.text()}`);
+    if (message.type() === "error" && !/status of (400|401|404|50[23])|ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_INCOMPLETE_CHUNKED/.test(message.text())) faults.push(`console: ${message.text()}`);
   });
   page.on("request", (request) => {
     if (!request.url().startsWith(origin) && !request.url().startsWith("blob:")) faults.push(`request to ${request.url()}`);

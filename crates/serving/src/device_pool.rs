@@ -34,6 +34,8 @@ pub(crate) struct DevicePools {
     pools: BTreeMap<DeviceKey, DevicePool>,
     /// The times at which to decide for devices.
     wakes: Wakes<DeviceKey>,
+    /// The times at which copies that workers had no room for are tried again, with their devices.
+    retries: BTreeSet<(Time, DeviceKey)>,
     /// The models with waiting requests whose weights no device has or gets.
     cold: BTreeSet<ModelKey>,
     /// The models that devices are reserved for.
@@ -186,7 +188,7 @@ impl DevicePool {
         fits.then(|| place.free_at + member.load)
     }
 
-    /// Returns the members that may make room, with their weights, if they have any: those that compute nothing and do not wait for their first batch. So members that
+    /// Returns the members that may make room, with their weights, if they have any: those that compute nothing and do not wait for a first batch that they could compute. So members that
     /// take the room from each other all get something done.
     fn evictable(&self) -> impl Iterator<Item = (ReplicaKey, u64)> {
         let members = self.members.iter();
@@ -194,7 +196,7 @@ impl DevicePool {
             let is_there = member.residency == Residency::Resident && member.away == 0;
             let is_next = self.reserved() == Some(**replica);
             let makes_room = is_there && !is_next && member.weights > 0;
-            makes_room && (member.served || !self.waiting.contains(**replica))
+            makes_room && (member.served || !self.waiting.contains_hopeful(**replica))
         });
         idle.map(|(replica, member)| (*replica, member.weights))
     }
@@ -441,10 +443,24 @@ impl DevicePools {
         self.wakes.set(device, &mut pool.wake, wake);
     }
 
-    /// Sets the time at which to decide for a device, unless an earlier one is set.
-    pub(crate) fn schedule_by(&mut self, device: DeviceKey, wake: Time) {
-        let earlier = self.pools.get(&device).and_then(|pool| pool.wake);
-        self.schedule(device, earlier.into_iter().chain([wake]).min());
+    /// Notes that a copy for which a device had no room is tried again at this time.
+    pub(crate) fn retry_at(&mut self, at: Time, device: DeviceKey) {
+        self.retries.insert((at, device));
+    }
+
+    /// Returns the time at which the next copy is tried again.
+    pub(crate) fn next_retry(&self) -> Option<Time> {
+        self.retries.first().map(|first| first.0)
+    }
+
+    /// Forgets the times to try copies again that have come. Returns true if there are any.
+    pub(crate) fn take_due_retries(&mut self, now: Time) -> bool {
+        let mut is_due = false;
+        while self.next_retry().is_some_and(|at| at <= now) {
+            self.retries.pop_first();
+            is_due = true;
+        }
+        is_due
     }
 
     /// Returns the times at which to decide for devices.
@@ -498,6 +514,8 @@ impl DevicePools {
         let pools = self.pools.extract_if(.., |_, pool| is_of_models(pool));
         let pools: BTreeMap<_, _> = pools.collect();
         let wakes = self.wakes.split_off(|device| pools.contains_key(&device));
+        let retries = { &mut self.retries }.extract_if(.., |(_, key)| pools.contains_key(key));
+        let retries = retries.collect();
         let cold = self.cold.extract_if(.., |model| models.contains(model));
         let cold = cold.collect();
         let reserved = { &mut self.reserved }.extract_if(.., |model| models.contains(model));
@@ -507,6 +525,7 @@ impl DevicePools {
         Self {
             pools,
             wakes,
+            retries,
             cold,
             reserved,
             unattended,
@@ -517,6 +536,7 @@ impl DevicePools {
     pub(crate) fn absorb(&mut self, mut others: Self) {
         self.pools.append(&mut others.pools);
         self.wakes.absorb(others.wakes);
+        self.retries.append(&mut others.retries);
         self.cold.append(&mut others.cold);
         self.reserved.append(&mut others.reserved);
         self.unattended.append(&mut others.unattended);

@@ -230,6 +230,7 @@ impl Engine {
             Event::ModelUpdated { model, limits } => {
                 self.models.entry(model).or_default().limits = Some(limits);
                 self.schedule_decision(now, model);
+                self.tell_pools(now, model);
             }
             Event::ModelRemoved { model } => self.model_removed(now, model),
             Event::ReplicaReady {
@@ -318,6 +319,10 @@ impl Engine {
                 self.give_turns(now, device);
                 continue;
             }
+            if self.pools.take_due_retries(now) {
+                self.load_cold(now);
+                continue;
+            }
             if let Some(device) = self.pools.wakes().due(now) {
                 self.decide_for_device(now, device);
                 continue;
@@ -334,6 +339,7 @@ impl Engine {
         let turn = self.turns.wakes().first();
         let probe = self.probes.first().map(|probe| probe.0);
         let pool = self.pools.wakes().first();
+        let pool = pool.into_iter().chain(self.pools.next_retry());
         wake.into_iter().chain(turn).chain(pool).chain(probe).min()
     }
 

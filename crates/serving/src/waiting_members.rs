@@ -20,6 +20,13 @@ pub(crate) struct NextBatch {
     pub(crate) efficiency: f64,
 }
 
+impl NextBatch {
+    /// Returns true if its member was put behind all others, whose efficiencies are greater.
+    fn is_last(&self) -> bool {
+        self.efficiency < f64::MIN_POSITIVE
+    }
+}
+
 /// A positive number as a key: the greatest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Descending(std::cmp::Reverse<u64>);
@@ -50,6 +57,13 @@ impl WaitingMembers {
 
     pub(crate) fn contains(&self, replica: ReplicaKey) -> bool {
         self.all.contains_key(&replica)
+    }
+
+    /// Returns true if a member waits that was not put behind all others.
+    pub(crate) fn contains_hopeful(&self, replica: ReplicaKey) -> bool {
+        self.all
+            .get(&replica)
+            .is_some_and(|(next, _)| !next.is_last())
     }
 
     /// Adds a member, or replaces what is estimated of it.
@@ -101,7 +115,7 @@ impl WaitingMembers {
         let Some((known, _)) = self.all.get(&replica) else {
             return false;
         };
-        let was_last = known.efficiency < f64::MIN_POSITIVE;
+        let was_last = known.is_last();
         // Each time it goes behind those that went there before, so that all have their turn.
         self.put_last += 1;
         let rank = u64::MAX >> 13;

@@ -42,6 +42,13 @@ impl<'a> ModelView<'a> {
         !(failed_here && self.pool.takes_elsewhere(replica, waiting.request.rows))
     }
 
+    /// Returns true if a replica may have a request, and can compute it.
+    pub(crate) fn may_take(self, waiting: &QueuedRequest, replica: ReplicaKey) -> bool {
+        let on = self.pool.get(replica);
+        on.is_some_and(|on| self.takes(on, waiting.request.rows))
+            && self.may_go_to(waiting, replica)
+    }
+
     /// Returns the one replica that may have a request, if it is kept on one that serves and did not fail on it.
     pub(super) fn kept_on(self, waiting: &QueuedRequest) -> Option<(ReplicaKey, &'a Replica)> {
         let only = waiting

@@ -8,8 +8,8 @@ use super::Engine;
 use crate::{
     Action, BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey,
     device_pool::{DevicePool, Residency, Room},
-    discipline::{Decision, PooledBatch, PooledChoice, choose_pooled, estimate_next},
-    queue::Ticket,
+    discipline::{Decision, ModelView, PooledBatch, PooledChoice, choose_pooled, estimate_next},
+    queue::{QueuedRequest, Ticket},
     replica::Replica,
 };
 
@@ -87,28 +87,47 @@ impl Engine {
                 _ => pool.waiting.remove(replica),
             }
         }
-        if self.note_residency(key) {
+        if self.note_residency(now, key) {
             self.load_cold(now);
         }
     }
 
-    /// Notes if a device has the weights of a model. Returns true if requests of it wait, and no device has them or gets them.
-    fn note_residency(&mut self, key: ModelKey) -> bool {
+    /// Notes if a device has the weights of a model. Returns true if requests of it wait, and no device has them or gets them that may compute the one that
+    /// is due first.
+    fn note_residency(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
-        let places = model.pool.members().filter_map(|(replica, device)| {
-            let pool = self.pools.get(device)?;
-            pool.residency(replica)
-        });
-        let (mut has_members, mut is_resident, mut is_warm) = (false, false, true);
-        for place in places {
-            has_members = true;
+        let first = self.first_due(now, key);
+        let (mut is_resident, mut is_warm) = (false, false);
+        let mut is_attended = first.is_none();
+        for (replica, device) in model.pool.members() {
+            let Some(place) = { self.pools.get(device) }.and_then(|pool| pool.residency(replica))
+            else {
+                continue;
+            };
             is_resident |= place == Residency::Resident;
-            is_warm &= place == Residency::Warm;
+            is_warm |= place == Residency::Warm;
+            let may_take = first.is_some_and(|(view, first)| view.may_take(first, replica));
+            is_attended |= place != Residency::Warm && may_take;
         }
-        let is_cold = has_members && is_warm && model.queue.len() > 0;
+        let is_cold = is_warm && !is_attended;
         self.model_mut(key).is_resident = is_resident;
         self.pools.set_cold(key, is_cold);
         is_cold
+    }
+
+    /// Returns the waiting request of a model that is due first; if no member of a pool may take it, one that some may take.
+    fn first_due(&self, now: Time, key: ModelKey) -> Option<(ModelView<'_>, &QueuedRequest)> {
+        let model = &self.models[&key];
+        let (_, first) = model.queue.earliest_deadline()?;
+        let view = self.view(now, model)?;
+        let may_be_taken = |waiting: &&QueuedRequest| {
+            let mut members = model.pool.members();
+            members.any(|(replica, _)| view.may_take(waiting, replica))
+        };
+        let first = model.queue.get(first).into_iter();
+        let others = model.queue.iter().take(MOST_EXAMINED);
+        let found = first.chain(others).find(may_be_taken)?;
+        Some((view, found))
     }
 
     /// Sends a device what it shall compute next, or sets the time at which to look at it again.
@@ -302,7 +321,11 @@ impl Engine {
         };
         self.pools.withdraw(device, replica);
         self.tell_pools(now, key);
-        self.pools.schedule_by(device, at);
+        // The device may have been reserved for it.
+        self.pools.schedule(device, Some(now));
+        if at > now {
+            self.pools.retry_at(at, device);
+        }
     }
 
     /// Takes note of the memory that a member's device has for weights.
@@ -312,7 +335,7 @@ impl Engine {
         };
         let pool = self.pools.get_mut(device);
         let evicted = pool.map(|pool| pool.set_memory(memory));
-        self.evict(evicted.unwrap_or_default());
+        self.evict(now, evicted.unwrap_or_default());
         self.load_cold(now);
     }
 
@@ -325,10 +348,10 @@ impl Engine {
     }
 
     /// Has the weights of members leave their device.
-    fn evict(&mut self, members: Vec<ReplicaKey>) {
+    fn evict(&mut self, now: Time, members: Vec<ReplicaKey>) {
         for replica in members {
             self.actions.push_back(Action::Unload { replica });
-            self.note_residency(self.replicas[&replica]);
+            self.note_residency(now, self.replicas[&replica]);
         }
     }
 
@@ -338,7 +361,7 @@ impl Engine {
             self.pools.set_cold(model, false);
             let pool = self.pools.get_mut(device).expect("just seen");
             let evicted = pool.load(now, replica);
-            self.evict(evicted);
+            self.evict(now, evicted);
             self.actions.push_back(Action::Load { replica });
         }
     }
@@ -360,8 +383,10 @@ impl Engine {
         let cold = self.pools.cold().iter();
         let loads = cold.filter_map(|&key| {
             let model = &self.models[&key];
-            let (due, _) = model.queue.earliest_deadline()?;
+            let (view, first) = self.first_due(now, key)?;
+            let due = first.request.deadline;
             let members = model.pool.members();
+            let members = members.filter(|(replica, _)| view.may_take(first, *replica));
             let places = members.filter_map(|(replica, device)| {
                 let place = places.get(&device)?;
                 let loaded = self.pools.get(device)?.loaded_at(replica, place)?;

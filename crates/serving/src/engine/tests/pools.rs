@@ -35,6 +35,8 @@ struct Devices {
     /// The batches, with the model and the number of requests, by their ends.
     computed: Vec<(Time, u32, usize)>,
     loads: Vec<u32>,
+    /// The number of copies that the workers refuse from now on.
+    refusals: u32,
     evicted: Vec<u32>,
     expired: Vec<RequestKey>,
     next_request: u64,
@@ -55,6 +57,7 @@ impl Devices {
             back: BinaryHeap::new(),
             computed: Vec::new(),
             loads: Vec::new(),
+            refusals: 0,
             evicted: Vec::new(),
             expired: Vec::new(),
             next_request: 0,
@@ -144,6 +147,10 @@ impl Devices {
                     unreachable!("just seen");
                 };
                 let event = match back {
+                    Back::Weights(replica) if self.refusals > 0 => {
+                        self.refusals -= 1;
+                        Event::WeightsUnloaded { replica }
+                    }
                     Back::Weights(replica) => Event::WeightsLoaded { replica },
                     Back::Batch(batch, queue_wait, compute) => Event::BatchCompleted {
                         batch,
@@ -276,6 +283,20 @@ fn models_that_evict_each_other_all_get_something_done() {
         "{} copies for {batches} batches",
         devices.loads.len()
     );
+}
+
+#[test]
+fn a_copy_that_was_refused_is_tried_again_although_the_device_decides_meanwhile() {
+    let times: &[u64] = &[10];
+    let mut devices = Devices::new(1, 2, &[times; 4], ms(4));
+    devices.refusals = 3;
+    devices.arrive(0, ms(1000));
+    devices.arrive(2, ms(1000));
+    devices.arrive(3, ms(1000));
+    // The first two copies are refused before the batch ends, after which nothing else happens at the device.
+    devices.pass_until(at(200));
+    assert_eq!(devices.refusals, 0);
+    assert_eq!(devices.computed.len(), 3, "{:?}", devices.loads);
 }
 
 #[test]

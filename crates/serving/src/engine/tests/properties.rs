@@ -742,13 +742,59 @@ impl CheckedDriver {
                     compute: 5,
                 });
             }
-            let Some(wake) = self.engine.poll_timeout() else {
+            let wake = self.engine.poll_timeout();
+            self.check_that_nobody_waits_idly(wake);
+            let Some(wake) = wake else {
                 break;
             };
             self.pass(wake, true);
         }
         assert_eq!((self.books.queued, self.books.in_flight), (0, 0));
         assert!(self.engine.locations.is_empty() && self.engine.batches.is_empty());
+    }
+}
+
+impl CheckedDriver {
+    /// Checks, while no worker has anything to do, that the engine comes back soon to a request that is the first of its model to be due and that a pool's device
+    /// could compute.
+    fn check_that_nobody_waits_idly(&self, wake: Option<Time>) {
+        let soon = self.now + ms(50);
+        if wake.is_some_and(|wake| wake <= soon) {
+            return;
+        }
+        // A batch that was too large tells the engine that less fits.
+        let fits = |replica: ReplicaKey, request: &Request| {
+            let on = self.engine.models[&request.model].pool.get(replica);
+            on.is_some_and(|on| request.rows <= on.rows_limit())
+        };
+        let can_take = |request: &Request| {
+            // A worker of its own may wait for further requests.
+            let mut all = { &self.workers }.iter();
+            let is_pooled = all.all(|(replica, worker)| {
+                worker.parameters.model != request.model || self.pooled(*replica).is_some()
+            });
+            let mut all = { &self.workers }.iter();
+            is_pooled
+                && all.any(|(replica, worker)| {
+                    let weights = self.pooled(*replica);
+                    worker.parameters.model == request.model
+                        && !worker.draining
+                        && !self.ejected.contains(replica)
+                        && request.rows <= self.limits[&request.model].max_batch_rows
+                        && fits(*replica, request)
+                        && weights.is_some_and(|weights| weights <= self.pool_memory)
+                })
+        };
+        let left = self.waiting.values().find(|request| {
+            let is_fresh = !self.attempts.contains_key(&request.id);
+            let mut others = self.waiting.values();
+            let is_first = others
+                .all(|other| other.model != request.model || other.deadline >= request.deadline);
+            // It may wait for the fallback by now.
+            let is_own = !(self.has_fallbacks && request.may_fall_back);
+            is_fresh && is_first && is_own && request.deadline > soon + ms(100) && can_take(request)
+        });
+        assert!(left.is_none(), "{left:?} waits until {wake:?}");
     }
 }
 
