@@ -14,7 +14,7 @@
 //! or where memory is short.
 //!
 //! A policy gets the models in the order of their priorities. If the plan does not keep the claims, the policy is asked again with smaller rates.
-//! First the models whose rates are above what they have now get less, then all models, and then the models of the lowest priorities as good as
+//! First the models whose rates are above what they have now get less, then all models, as little less as a few plans can tell, and then the models of the lowest priorities as good as
 //! nothing, or no replica: only as many as must give way. If no such plan keeps the claims,
 //! but for a small loss, the current replicas stay, and models without one get a replica where memory is left. A model that is planned for
 //! less than its rate says so in its forecast ([`Shortfall::Claims`], [`Shortfall::HigherPriority`]).
@@ -44,8 +44,10 @@ use self::{
 };
 use crate::{candidates::Candidates, goodput};
 
-/// The parts of the rates above the needs that are tried one after the other.
+/// The parts of the rates above the needs that are tried one after the other, until the claims are kept.
 const PARTS: [f64; 2] = [0.5, 0.0];
+/// The part of the rates above the needs for which no further plan is made.
+const NEAR: f64 = 0.1;
 /// The largest number of plans in search of the fewest models of a priority that must give way.
 const SEARCH: usize = 5;
 /// The largest number of groups of newcomers of which it is tried whether they may come.
@@ -77,6 +79,7 @@ pub(crate) struct Claims<'a> {
 }
 
 /// A plan with what it leaves unmet.
+#[derive(Clone)]
 struct Judged {
     plan: Plan,
     unmet: Unmet,
@@ -171,35 +174,93 @@ impl<'a> Claims<'a> {
         let cuts: [&dyn Fn(usize) -> bool; 2] = [&growing, &all];
         let rates = self.problem.models.iter().map(|model| model.rate);
         let mut tried: Vec<Vec<RequestsPerSecond>> = vec![rates.collect()];
-        for (cut, part) in cuts
-            .into_iter()
-            .flat_map(|cut| PARTS.map(|part| (cut, part)))
-        {
-            if self.is_kept(&best.unmet) {
-                break;
-            }
-            let rates = self.smaller_rates(part, cut);
-            if tried.contains(&rates) {
-                continue;
-            }
-            let problem = with_rates(self.problem, &rates);
-            tried.push(rates);
-            // The budget may have ended.
-            let Ok(plan) = place(&problem) else {
-                break;
-            };
-            let unmet = self.unmet(&problem, &plan.replicas);
-            if unmet < best.unmet {
-                // What brings nobody more shows that there is no more to be had.
-                if unmet.deprived < best.unmet.deprived
-                    || self.brings_more(&plan.replicas, &best.plan.replicas)
-                {
-                    best.plan = self.with_shortfalls(plan, &problem);
+        for cut in cuts {
+            let mut too_much = 1.0;
+            for part in PARTS {
+                let rates = self.smaller_rates(part, cut);
+                if !tried.contains(&rates) {
+                    // The budget may have ended.
+                    let Some(found) = self.place_with(part, cut, place) else {
+                        return best;
+                    };
+                    tried.push(rates);
+                    if self.is_kept(&found.unmet) {
+                        return self.with_larger_rates(best, found, cut, [part, too_much], place);
+                    }
+                    if found.unmet < best.unmet {
+                        best = self.better(best, found);
+                    }
                 }
-                best.unmet = unmet;
+                too_much = part;
             }
         }
         best
+    }
+
+    /// Looks for the largest part of the rates above the needs with which the claims are kept, between the first of these parts, with which a plan keeps
+    /// them, and the second, which is too much.
+    fn with_larger_rates<E>(
+        &self,
+        best: Judged,
+        keeping: Judged,
+        is_cut: &dyn Fn(usize) -> bool,
+        [mut kept, mut too_much]: [f64; 2],
+        place: &mut impl FnMut(&Problem) -> Result<Plan, E>,
+    ) -> Judged {
+        let mut largest = self.better(best.clone(), keeping);
+        while too_much - kept > NEAR {
+            let part = f64::midpoint(kept, too_much);
+            match self.place_with(part, is_cut, place) {
+                Some(found) if self.is_kept(&found.unmet) => {
+                    (largest, kept) = (self.better(best.clone(), found), part);
+                }
+                Some(_) => too_much = part,
+                None => break,
+            }
+        }
+        largest
+    }
+
+    /// Returns a plan that leaves less unmet than the best one, or that one if it brings nobody more, which shows that there is no more to be had.
+    fn better(&self, best: Judged, found: Judged) -> Judged {
+        let brings_more = found.unmet.deprived < best.unmet.deprived
+            || self.brings_more(&found.plan.replicas, &best.plan.replicas);
+        Judged {
+            plan: if brings_more { found.plan } else { best.plan },
+            unmet: found.unmet,
+        }
+    }
+
+    /// Has a policy plan for the rates with this part of what is asked for above the needs. What its replicas carry beyond that at nobody's cost is planned
+    /// for, too. `None` if there is no plan.
+    fn place_with<E>(
+        &self,
+        part: f64,
+        is_cut: &dyn Fn(usize) -> bool,
+        place: &mut impl FnMut(&Problem) -> Result<Plan, E>,
+    ) -> Option<Judged> {
+        let at = |part: f64| with_rates(self.problem, &self.smaller_rates(part, is_cut));
+        let mut problem = at(part);
+        let mut plan = place(&problem).ok()?;
+        let unmet = self.unmet(&problem, &plan.replicas);
+        let (mut kept, mut tried) = (part, 1.0);
+        while self.is_kept(&unmet) && tried - kept > NEAR {
+            let more = at(tried);
+            let expected = goodput::estimate(&more, &plan.replicas);
+            let costs_others = { plan.models.iter().zip(&expected) }.any(|(before, then)| {
+                then.goodput.get() < before.goodput.get() * (1.0 - TOLERANCE)
+            });
+            if !costs_others && self.is_kept(&self.unmet(&more, &plan.replicas)) {
+                (problem, kept) = (more, tried);
+                plan.models = expected;
+            }
+            // First all of it, and then halves of what is left.
+            tried = f64::midpoint(kept, tried);
+        }
+        Some(Judged {
+            unmet,
+            plan: self.with_shortfalls(plan, &problem),
+        })
     }
 
     /// Has a policy plan without the models of the lowest priorities: as few of them give way as is enough.
@@ -300,6 +361,7 @@ impl<'a> Claims<'a> {
         if lowest == 0 {
             return Unmet::new(harms);
         }
+        let expected = goodput::estimate(planned, replicas);
         for (model, level) in self.demands.levels.iter().copied().enumerate() {
             // What models of a lower priority need must not come from those of a higher one.
             let fair = self.demands.fair.models[model].rate.get();
@@ -317,7 +379,8 @@ impl<'a> Claims<'a> {
             }
             let claim = entitled.models[model].rate.get();
             let has_more = claim > fair && self.reachable[model];
-            let goodput = then.entitled[model];
+            // With what the models of a lower priority are planned to get beside it.
+            let goodput = expected[model].goodput.get();
             if has_more && goodput < claim * (1.0 - TOLERANCE) {
                 harms[level].unreserved += lacking(goodput, claim);
             }

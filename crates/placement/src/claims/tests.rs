@@ -109,6 +109,36 @@ fn guessed_rates_of_newcomers_take_no_served_model_down() {
 }
 
 #[test]
+fn a_reservation_of_a_higher_priority_comes_before_those_of_others_which_keep_the_rest() {
+    // Beside the second one's reservation, the first one's is far too much for one device.
+    let mut together = problem(1, &[(4.0, 2000.0, 0.01), (20.0, 60.0, 0.01)]);
+    together.models[1].priority = Priority::new(7).unwrap();
+    together.current = place("goodput", &together).replicas;
+    // One that no device can serve changes nothing.
+    let mut with_third = problem(
+        1,
+        &[(4.0, 2000.0, 0.01), (20.0, 60.0, 0.01), (400.0, 20.0, 0.01)],
+    );
+    with_third.models[1].priority = Priority::new(7).unwrap();
+    with_third.current.clone_from(&together.current);
+    let alone = place("goodput", &problem(1, &[(4.0, 2000.0, 0.01)]));
+    let alone = alone.models[0].goodput.get();
+    for problem in [together, with_third] {
+        let plan = place("goodput", &problem);
+        let expected: Vec<f64> = { plan.models.iter() }
+            .map(|model| model.goodput.get())
+            .collect();
+        assert!(expected[1] > 57.0, "{expected:?}: {:?}", plan.replicas);
+        // 60 requests/s of 20 ms, in batches of 4 rows, are half of the device.
+        assert!(
+            expected[0] > 0.3 * alone,
+            "{expected:?} of {alone}: {:?}",
+            plan.replicas
+        );
+    }
+}
+
+#[test]
 fn reservations_that_do_not_fit_leave_every_model_a_home() {
     // Nothing is served yet, and all guess too much.
     let plan_of = |need: f64| {
