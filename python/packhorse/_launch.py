@@ -52,13 +52,16 @@ def become(program: str, needs_libtorch: bool) -> NoReturn:
     if folder:
         os.environ[LIBTORCH] = folder
         if program == "packhorse-worker":
-            program = prepare_worker(Path(folder) / "lib")
+            program = prepare_worker(Path(folder))
     path = str(PROGRAMS / program)
     os.execv(path, [path, *arguments])
 
 
-def prepare_worker(libraries: Path) -> str:
-    """Lets the loader find the libraries, and returns the worker that goes with them: a release has one more, for CUDA."""
+def prepare_worker(folder: Path) -> str:
+    """Lets the loader find libtorch in a folder, or in its folder `torch`. Returns the worker that goes with it: a release has one more, for CUDA."""
+    libraries = folder / "lib"
+    if not libraries.exists():
+        libraries = folder / "torch/lib"
     given = os.environ.get("LD_LIBRARY_PATH")
     os.environ["LD_LIBRARY_PATH"] = f"{libraries}:{given}" if given else str(libraries)
     has_cuda = (libraries / "libtorch_cuda.so").exists() and (PROGRAMS / "packhorse-worker-cuda").exists()

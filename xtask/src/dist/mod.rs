@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// The platform of releases.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The programs, of which the last is built a second time, for machines without CUDA.
 pub(crate) const PROGRAMS: [&str; 4] = [
     "packhorse",

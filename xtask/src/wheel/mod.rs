@@ -13,7 +13,7 @@ use anyhow::{Context as _, ensure};
 
 use self::archive::Member;
 use crate::{
-    dist::{self, LICENCES, MATERIALS, PROGRAMS},
+    dist::{self, LICENCES, MATERIALS, PROGRAMS, TARGET},
     setup,
     workspace::root,
 };
@@ -74,7 +74,8 @@ fn platform(staged: &Path) -> anyhow::Result<String> {
         newest = newest.max(glibc::needed(file)?);
     }
     let (major, minor) = newest;
-    Ok(format!("manylinux_{major}_{minor}_x86_64"))
+    let machine = TARGET.split('-').next().unwrap_or(TARGET);
+    Ok(format!("manylinux_{major}_{minor}_{machine}"))
 }
 
 /// Returns the programs and the solver, which find each other as in a release archive.
