@@ -17,9 +17,9 @@ from http_admin import Admin, request
 class Serve:
     """A running `packhorse serve`, with its state in a folder."""
 
-    def __init__(self, folder: Path, *flags: str, environment: dict[str, str] | None = None):
+    def __init__(self, folder: Path, *flags: str, environment: dict[str, str] | None = None, program: Path = PROGRAMS / "packhorse"):
         self.state = folder / "state"
-        command = [str(PROGRAMS / "packhorse"), "serve", "--state-dir", str(self.state)]
+        command = [str(program), "serve", "--state-dir", str(self.state)]
         command += ["--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", *flags]
         self.process = Process(command, folder / "serve.log", environment)
 

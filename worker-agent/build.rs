@@ -56,6 +56,8 @@ mod torch {
         arg(&format!("-L{}", lib.display()));
         // The place of libraries in a release archive, for those who put libtorch there.
         arg("-Wl,-rpath,$ORIGIN/../lib");
+        // PyTorch beside the Python package that contains this program.
+        arg("-Wl,-rpath,$ORIGIN/../../torch/lib");
         // Programs for another machine get the path of libtorch from their launcher.
         println!("cargo:rerun-if-env-changed=PACKHORSE_RPATH");
         if std::env::var_os("PACKHORSE_RPATH").is_none_or(|rpath| rpath != "off") {

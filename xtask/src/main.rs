@@ -27,6 +27,7 @@ mod train;
 mod units;
 mod unpacked;
 mod web;
+mod wheel;
 mod workspace;
 
 use clap::{Parser, Subcommand};
@@ -78,6 +79,8 @@ enum Chore {
     Pgo,
     /// Builds the release archive.
     Dist(dist::Options),
+    /// Builds the Python package, which is a wheel with the programs.
+    Wheel(wheel::Options),
     /// Builds the book of docs, and checks its commands, links and reference.
     Docs(docs::Options),
     /// Builds the dashboard: web/dist, which the gateway embeds.
@@ -154,6 +157,7 @@ fn main() -> anyhow::Result<()> {
         Chore::GpuCheck(options) => gpu_check::run(&options),
         Chore::Pgo => pgo::run(),
         Chore::Dist(options) => dist::run(&options),
+        Chore::Wheel(options) => wheel::run(&options),
         Chore::Docs(options) => docs::run(&options),
         Chore::Web => web::run(),
         Chore::Test => test::run(),

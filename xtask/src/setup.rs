@@ -62,7 +62,6 @@ struct Environment {
     folder: PathBuf,
     /// The version of its Python, such as 3.11.
     version: String,
-    lock_file: PathBuf,
     lock: String,
 }
 
@@ -70,9 +69,7 @@ impl Environment {
     /// Returns the environment, created if there is none, or `None` if it equals the lock file already.
     fn find() -> anyhow::Result<Option<Self>> {
         let folder = root().join(".venv");
-        let lock_file = root().join("python/requirements.txt");
-        let lock = fs::read_to_string(&lock_file)
-            .with_context(|| format!("read {}", lock_file.display()))?;
+        let lock = read_lock()?;
         let version = supported_version(&python().to_string_lossy()).or_else(|_| {
             require_disk(root(), DISK_BYTES)?;
             create(&folder)
@@ -80,7 +77,6 @@ impl Environment {
         let environment = Self {
             folder,
             version,
-            lock_file,
             lock,
         };
         let is_current = environment
@@ -105,7 +101,7 @@ impl Environment {
         ensure!(
             chosen.len() == SOLVER.len(),
             "{} must lock {}",
-            self.lock_file.display(),
+            lock_file().display(),
             SOLVER.join(", ")
         );
         install(&chosen, chosen.len())?;
@@ -129,10 +125,7 @@ impl Environment {
             &highs.join("pkg-config"),
             &format!("../{packages}/pkgconf/.bin/pkgconf"),
         )?;
-        let version = chosen
-            .iter()
-            .find_map(|line| line.strip_prefix("highspy=="));
-        let version = version.context("highspy is one of them")?;
+        let version = version_in(&self.lock, "highspy")?;
         // The folder of the file itself, so that the checkout can be moved.
         let here = "${pcfiledir}";
         let description = format!(
@@ -149,7 +142,7 @@ impl Environment {
         println!(
             "Installing {count} Python packages, PyTorch among them (about 2.5 GB to download the first time)"
         );
-        let lock_file = self.lock_file.display().to_string();
+        let lock_file = lock_file().display().to_string();
         install(&["-r", &lock_file], count)?;
         let torch = self.folder.join("torch");
         link(&torch, &format!("{}/torch", self.packages()))?;
@@ -174,6 +167,26 @@ impl Environment {
     fn stamp(&self) -> String {
         format!("Python {}\n{}", self.version, self.lock)
     }
+}
+
+/// Returns the version of a package that the environment has, or will have.
+pub(crate) fn locked_version(package: &str) -> anyhow::Result<String> {
+    version_in(&read_lock()?, package).map(str::to_owned)
+}
+
+fn version_in<'a>(lock: &'a str, package: &str) -> anyhow::Result<&'a str> {
+    let version = |line: &'a str| line.strip_prefix(package)?.strip_prefix("==");
+    let found = lock.lines().find_map(version);
+    found.with_context(|| format!("{} does not lock {package}", lock_file().display()))
+}
+
+fn read_lock() -> anyhow::Result<String> {
+    let file = lock_file();
+    fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
+}
+
+fn lock_file() -> PathBuf {
+    root().join("python/requirements.txt")
 }
 
 /// `Ok` with the version if this Python can be used, else why not.

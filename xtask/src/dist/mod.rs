@@ -18,9 +18,9 @@ use crate::{
 };
 
 /// The platform of releases.
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The programs, of which the last is built a second time, for machines without CUDA.
-const PROGRAMS: [&str; 4] = [
+pub(crate) const PROGRAMS: [&str; 4] = [
     "packhorse",
     "packhorse-gateway",
     "packhorse-agent",
@@ -61,9 +61,9 @@ const MANUAL: &str = "share/man/man1";
 /// The programs that print their only manual page; `packhorse` writes one per command.
 const SERVICES: [&str; 2] = ["packhorse-gateway", "packhorse-agent"];
 /// The licences of all dependencies.
-const LICENCES: &str = "share/doc/packhorse/THIRD-PARTY-LICENSES.txt";
+pub(crate) const LICENCES: &str = "share/doc/packhorse/THIRD-PARTY-LICENSES.txt";
 /// The bill of materials, in `CycloneDX`.
-const MATERIALS: &str = "share/doc/packhorse/packhorse.cdx.json";
+pub(crate) const MATERIALS: &str = "share/doc/packhorse/packhorse.cdx.json";
 /// The digests of all other files.
 const CHECKSUMS: &str = "SHA256SUMS";
 
@@ -97,15 +97,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         return Ok(());
     }
     let output = std::path::absolute(&options.output)?;
-    let programs = match &options.programs {
-        Some(folder) => folder.clone(),
-        None => build(&output)?,
-    };
     let folder = output.join(&name);
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("empty {}", folder.display()))?;
-    }
-    stage(&programs, &folder)?;
+    stage_programs(options.programs.as_deref(), &output, &folder)?;
+    stage_texts(&folder)?;
+    stage_licences(&folder)?;
+    write_checksums(&folder)?;
     println!("{}", folder.display());
     if options.no_archive {
         return Ok(());
@@ -194,8 +190,20 @@ fn libtorch_for_cpus(libtorch: &Path, folder: &Path) -> anyhow::Result<PathBuf> 
     Ok(folder.to_owned())
 }
 
-/// Writes everything that the archive contains.
-fn stage(programs: &Path, folder: &Path) -> anyhow::Result<()> {
+/// Empties a folder, and writes the programs and the solver into its folders `bin` and `lib`. The programs are those of a folder if it is given;
+/// else they are built, in `output`.
+pub(crate) fn stage_programs(
+    given: Option<&Path>,
+    output: &Path,
+    folder: &Path,
+) -> anyhow::Result<()> {
+    let programs = match given {
+        Some(folder) => folder.to_owned(),
+        None => build(output)?,
+    };
+    if folder.exists() {
+        fs::remove_dir_all(folder).with_context(|| format!("empty {}", folder.display()))?;
+    }
     let bin = folder.join("bin");
     for program in PROGRAMS.iter().chain([&CUDA_WORKER]) {
         let from = programs.join(program);
@@ -208,10 +216,15 @@ fn stage(programs: &Path, folder: &Path) -> anyhow::Result<()> {
     copy(
         &root().join(".venv/highs").join(SOLVER),
         &folder.join("lib").join(SOLVER),
-    )?;
+    )
+}
+
+/// Writes what people and the system read beside the programs of a folder.
+fn stage_texts(folder: &Path) -> anyhow::Result<()> {
     for (from, to) in COPIES {
         copy(&root().join(from), &folder.join(to))?;
     }
+    let bin = folder.join("bin");
     // They are written by the programs that are shipped, which also shows that these run.
     let manual = folder.join(MANUAL);
     succeed(
@@ -230,10 +243,14 @@ fn stage(programs: &Path, folder: &Path) -> anyhow::Result<()> {
             &folder.join(to),
         )?;
     }
+    Ok(())
+}
+
+/// Writes [`LICENCES`] and [`MATERIALS`] into a folder.
+pub(crate) fn stage_licences(folder: &Path) -> anyhow::Result<()> {
     let dependencies = Dependencies::read(&setup::PROGRAMS, TARGET)?;
     write(&folder.join(LICENCES), &dependencies.licences()?)?;
-    write(&folder.join(MATERIALS), &dependencies.bill_of_materials()?)?;
-    write_checksums(folder)
+    write(&folder.join(MATERIALS), &dependencies.bill_of_materials()?)
 }
 
 /// Writes the digests of all files, for `sha256sum --check`.

@@ -1,0 +1,1 @@
+"""Packhorse for Python."""

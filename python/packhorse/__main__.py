@@ -1,0 +1,5 @@
+"""`python -m packhorse` is `packhorse`."""
+
+from packhorse._launch import packhorse
+
+packhorse()
