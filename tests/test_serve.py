@@ -96,7 +96,7 @@ def test_a_model_of_the_repository_is_served_and_a_changed_one_after_the_next_st
     repository = tmp_path / "models"
     program = made.file.read_bytes()
     write_model(repository, made.registration, 1, program)
-    flags = ["--devices", "cpu", "--model-repository", str(repository)]
+    flags = ["--devices", "cpu", str(repository)]
     running = serve(*flags)
     running.wait_until_ready()
     assert "double:1 registered\n" in running.process.said()
@@ -237,6 +237,9 @@ def test_a_repository_that_cannot_be_read_starts_nothing(serve, tmp_path: Path):
     assert running.wait() == 1
     assert f"cannot read {tmp_path}/models" in running.process.said()
     assert not running.state.exists()
+    two = serve(str(tmp_path / "models"), "--model-repository", str(tmp_path / "others"))
+    assert two.wait() == 1
+    assert "two model repositories" in two.process.said()
 
 
 def test_serve_goes_on_where_its_standard_error_cannot_be_written(tmp_path: Path):

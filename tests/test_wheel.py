@@ -122,7 +122,7 @@ def test_from_pip_install_to_an_answer_and_back(wheel: Path, tmp_path: Path, cap
         installed = time.monotonic()
         for script in SCRIPTS:
             assert environment.run(script, "--version").stdout.split()[0] == script
-        serve = Serve(tmp_path, "--devices", "cpu:1", "--model-repository", str(tmp_path / "models"), program=environment.script("packhorse"))
+        serve = Serve(tmp_path, "--devices", "cpu:1", str(tmp_path / "models"), program=environment.script("packhorse"))
         try:
             serve.wait_until_ready()
             serve.admin.wait_for_state("double", "ready", limit=120)

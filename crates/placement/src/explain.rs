@@ -19,6 +19,7 @@ use crate::{
     Budget, PlaceError, PlanningOptions, PolicyEntry,
     estimate::{EstimateInputs, PlacementEstimate},
 };
+use remedies::{ChangeKind, find_remedies};
 use replanner::Replanner;
 use served::{SERVED, pooled_fractions, served_fractions};
 
@@ -54,10 +55,10 @@ pub fn explain(
     } else {
         None
     };
-    let mut explanations = Vec::with_capacity(served.len());
+    let mut explanations: Vec<Explanation> = Vec::with_capacity(served.len());
+    let mut to_remedy = Vec::new();
     for (model, &served_fraction) in served.iter().enumerate() {
         let is_unserved = is_unserved(&served_fraction);
-        let mut remedies = Vec::new();
         let mut bound = Bound::Rate;
         if is_unserved {
             let with_memory = served_with_memory
@@ -70,23 +71,38 @@ pub fn explain(
             } else {
                 find_bound::find_bound(&estimate, model, is_memory, &mut replanner)
             };
-            let floor = match bound {
-                Bound::LatencyFloor { floor, .. } => Some(floor),
-                _ => None,
-            };
             let is_served_anew = served_anew
                 .as_ref()
                 .is_some_and(|anew| anew[model] >= SERVED);
             if !is_served_anew {
-                remedies = remedies::find_remedies(problem, plan, model, floor, &mut replanner);
+                to_remedy.push(model);
             }
         }
         explanations.push(Explanation {
             served_fraction,
             bound,
-            remedies,
+            remedies: Vec::new(),
             complete: !is_unserved || replanner.is_complete(),
         });
+    }
+    // Few plans say all about a model that is below its latency floor.
+    let floor = |explanation: &Explanation| match explanation.bound {
+        Bound::LatencyFloor { floor, .. } => Some(floor),
+        _ => None,
+    };
+    to_remedy.sort_by_key(|model| floor(&explanations[*model]).is_none());
+    // Where the budget does not suffice for all kinds of changes, no model goes without the first ones because of another.
+    for kind in ChangeKind::ALL {
+        for &model in &to_remedy {
+            let explanation = &mut explanations[model];
+            let floor = floor(explanation);
+            if floor.is_some() && !kind.may_help_below_floor() {
+                continue;
+            }
+            let found = find_remedies(kind, problem, plan, model, floor, &mut replanner);
+            explanation.remedies.extend(found);
+            explanation.complete = replanner.is_complete();
+        }
     }
     Ok(explanations)
 }

@@ -15,9 +15,35 @@ const PARTS: u64 = 4;
 /// The largest factor that an SLO is multiplied by.
 const MAX_SLO_FACTOR: u64 = 64;
 
-/// Finds remedies, in the order of the kinds of changes: devices, a longer SLO, smaller batches, a lower rate, a higher priority. `floor` is the least
-/// latency of a request on any device, if it is above the SLO: then only devices of other kinds and a longer SLO are tried.
+/// The kinds of changes, in the order in which they are told.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ChangeKind {
+    Devices,
+    Slo,
+    BatchSize,
+    Rate,
+    Priority,
+}
+
+impl ChangeKind {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Devices,
+        Self::Slo,
+        Self::BatchSize,
+        Self::Rate,
+        Self::Priority,
+    ];
+
+    /// Returns true if such a change may serve a model whose latency floor is above its SLO.
+    pub(super) fn may_help_below_floor(self) -> bool {
+        matches!(self, Self::Devices | Self::Slo)
+    }
+}
+
+/// Finds remedies of a kind for a model. `floor` is the least latency of a request on any device, if it is above the SLO: then only devices of other kinds are
+/// tried.
 pub(super) fn find_remedies(
+    kind: ChangeKind,
     problem: &Problem,
     plan: &Plan,
     model: usize,
@@ -30,16 +56,16 @@ pub(super) fn find_remedies(
         floor,
         replanner,
     };
-    let mut found = search.devices();
-    if search.profiles().next().is_some() {
-        found.extend(search.slo());
-        if floor.is_none() {
-            found.extend(search.batch_size(plan));
-            found.extend(search.rate());
-            found.extend(search.priority());
-        }
-    }
-    found
+    let is_profiled = search.profiles().next().is_some();
+    let found = match kind {
+        ChangeKind::Devices => return search.devices(),
+        _ if !is_profiled => None,
+        ChangeKind::Slo => search.slo(),
+        ChangeKind::BatchSize => search.batch_size(plan),
+        ChangeKind::Rate => search.rate(),
+        ChangeKind::Priority => search.priority(),
+    };
+    found.into_iter().collect()
 }
 
 struct RemedySearch<'s, 'a, 'b> {

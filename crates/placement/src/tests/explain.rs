@@ -325,6 +325,37 @@ fn a_budget_that_ends_leaves_explanations_incomplete() {
     assert_eq!(none[1], all[1]);
 }
 
+#[test]
+fn a_model_for_which_much_is_tried_leaves_others_their_first_remedies() {
+    // bert needs more than there is; the other one is below its latency floor, for which few plans are enough.
+    let problem = v100s(1, &[("bert", 300.0, 400), ("densenet121", 5.0, 1)]);
+    let plan = place("goodput", &problem);
+    let options = PlanningOptions::default();
+    let explained = |most| {
+        let plans = std::cell::Cell::new(0);
+        // The budget is asked at each step of a plan.
+        let stop = || plans.replace(plans.get() + 1) >= most;
+        let mut budget = Budget::new(u64::MAX, &stop);
+        let found = explain(
+            policy("goodput").unwrap(),
+            &problem,
+            &plan,
+            &options,
+            &mut budget,
+        );
+        (found.unwrap(), plans.get())
+    };
+    let (all, steps) = explained(u64::MAX);
+    assert!(
+        all.iter().all(|of| of.complete && !of.remedies.is_empty()),
+        "{all:?}"
+    );
+    let (part, _) = explained(steps / 2);
+    let is_complete: Vec<bool> = part.iter().map(|of| of.complete).collect();
+    assert_eq!(is_complete, [false, true], "{part:?}");
+    assert_eq!(part[1], all[1]);
+}
+
 fn check_remedies(name: &str, problem: &Problem) -> Result<(), TestCaseError> {
     let entry = policy(name).unwrap();
     let found = explained(name, problem);

@@ -5,7 +5,7 @@ mod services;
 
 use std::{fs, future::pending, net::SocketAddr, path::PathBuf, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use packhorse_client::{AdminClient, BaseUrl, InferenceClient};
 use packhorse_cluster::NodeState;
 use serde::Deserialize;
@@ -39,7 +39,7 @@ registered and a finding; a version that was registered before stays as it was, 
 
 Examples:
   packhorse serve
-  packhorse serve --model-repository models
+  packhorse serve models
   packhorse serve --devices cpu --listen 0.0.0.0:8080 --state-dir /var/lib/packhorse")]
 pub(crate) struct ServeArgs {
     /// Folder for the gateway's state; the agent's is agent in it [default: packhorse in the user's data folder, ~/.local/share]
@@ -78,6 +78,9 @@ pub(crate) struct ServeArgs {
     /// Folder with models to register
     #[arg(long, env = "PACKHORSE_MODEL_REPOSITORY", value_name = "DIR")]
     model_repository: Option<PathBuf>,
+    /// Folder with models to register, as --model-repository
+    #[arg(value_name = "DIR")]
+    folder: Option<PathBuf>,
 }
 
 /// The file that the gateway writes when it listens.
@@ -98,7 +101,20 @@ struct EndSignals {
 impl ServeArgs {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut signals = EndSignals::listen()?;
-        let models = match self.model_repository.clone() {
+        if let (Some(folder), Some(repository)) = (&self.folder, &self.model_repository)
+            && folder != repository
+        {
+            bail!(
+                "{} and --model-repository (or PACKHORSE_MODEL_REPOSITORY) {} are two model repositories: name one",
+                folder.display(),
+                repository.display()
+            );
+        }
+        let models = match self
+            .folder
+            .clone()
+            .or_else(|| self.model_repository.clone())
+        {
             // Read first, so that a wrong path does not cost a start, and beside this thread, which heeds the signals.
             Some(folder) => {
                 let read = spawn_blocking(move || ModelRepository::read(&folder));
