@@ -468,6 +468,10 @@ impl Controller {
         for (name, _) in expired {
             self.awaited.remove(&name);
             self.node_changed(now, &name);
+            let replicas = self.state.rollout.on_node(&name);
+            let models = replicas.map(|replica| replica.spec.model.model.name.clone());
+            let models = models.collect();
+            self.state.nodes.set_lost_models(&name, models);
             self.state.rollout.touch_node(&name);
             self.announcements.node(&name);
             self.request_plan(now, PlanReason::NodeLost(name));

@@ -5,11 +5,14 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{DeviceId, ModelId, PoolPlace, ReplicaState, Scheduling, Time, WorkerKind};
+use packhorse_cluster::{
+    DeviceId, ModelId, NodeName, PoolPlace, ReplicaState, Scheduling, Time, WorkerKind,
+};
 
 use crate::{
     finding::{Finding, Problem, RepositoryProblem, Severity, Subject},
     learned_times::{ContradictionCause, sightings},
+    nodes::Nodes,
     observed_findings::observed_findings,
     planning::Planning,
     state::State,
@@ -203,10 +206,18 @@ fn contradiction_texts(
     }
 }
 
-/// Sets the nodes that were lost as roots of the models that lack capacity since shortly after.
-pub(crate) fn blame_lost_nodes(findings: &mut [Finding]) {
-    let lost = findings.iter().filter(|f| f.problem == Problem::NodeLost);
-    let lost: Vec<(Time, Subject)> = lost.map(|f| (f.since, f.subject.clone())).collect();
+/// Sets the nodes that were lost as roots of the models that lack capacity since shortly after: a node on which the model ran rather than another one, and
+/// of these the one that was lost last.
+pub(crate) fn blame_lost_nodes(nodes: &Nodes, findings: &mut [Finding]) {
+    let lost = findings
+        .iter()
+        .filter_map(|finding| match &finding.subject {
+            Subject::Node(name) if finding.problem == Problem::NodeLost => {
+                Some((finding.since, name.clone()))
+            }
+            _ => None,
+        });
+    let lost: Vec<(Time, NodeName)> = lost.collect();
     for finding in findings {
         let lacks_capacity = matches!(
             finding.problem,
@@ -218,8 +229,14 @@ pub(crate) fn blame_lost_nodes(findings: &mut [Finding]) {
         let before = lost.iter().filter(|(since, _)| {
             *since <= finding.since && finding.since.saturating_since(*since) <= LOSS_SHOWS_WITHIN
         });
-        let newest = before.max_by_key(|(since, _)| *since);
-        finding.root = newest.map(|(_, node)| node.clone());
+        let ran_there = |name: &NodeName| match &finding.subject {
+            Subject::Model(id) => nodes
+                .get(name)
+                .is_some_and(|node| node.lost_models.contains(&id.name)),
+            _ => false,
+        };
+        let root = before.max_by_key(|(since, name)| (ran_there(name), *since));
+        finding.root = root.map(|(_, name)| Subject::Node(name.clone()));
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use packhorse_cluster::{
-    DeviceId, DeviceReport, NodeName, NodeState, ReplicaId, ReplicaStatus, Scheduling, Time,
+    DeviceId, DeviceReport, ModelName, NodeName, NodeState, ReplicaId, ReplicaStatus, Scheduling,
+    Time,
 };
 
 use crate::{
@@ -33,6 +34,8 @@ pub struct Node {
     pub libtorch: Option<String>,
     /// The agent's last report; none since the gateway's start.
     pub report: Option<NodeReport>,
+    /// The models that had replicas on the node when its lease expired last.
+    pub(crate) lost_models: BTreeSet<ModelName>,
 }
 
 /// The state of a node's lease.
@@ -149,6 +152,7 @@ impl Nodes {
                     last_heard: None,
                     libtorch: None,
                     report: None,
+                    lost_models: BTreeSet::new(),
                 },
             );
         }
@@ -219,6 +223,7 @@ impl Nodes {
                 last_heard: Some(now),
                 libtorch: claim.libtorch,
                 report: None,
+                lost_models: BTreeSet::new(),
             };
             self.by_name.insert(name.clone(), node);
         }
@@ -303,6 +308,13 @@ impl Nodes {
             }
         }
         expired
+    }
+
+    /// Notes which models had replicas on a node that is lost.
+    pub(crate) fn set_lost_models(&mut self, name: &NodeName, models: BTreeSet<ModelName>) {
+        if let Some(node) = self.by_name.get_mut(name) {
+            node.lost_models = models;
+        }
     }
 
     /// Extends the leases that end before `until` to that time, because the gateway could not take renewals.

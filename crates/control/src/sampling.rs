@@ -64,7 +64,7 @@ impl Controller {
         self.state.without_room.clone_from(&sample.without_room);
         let mut findings = findings(now, &self.state, &self.planning);
         self.finding_log.date(now, &mut findings);
-        blame_lost_nodes(&mut findings);
+        blame_lost_nodes(&self.state.nodes, &mut findings);
         self.incidents.update(now, &findings);
         for (change, finding) in self.announcements.findings(findings) {
             self.tell(Notice::Finding(change, Box::new(finding)));

@@ -62,12 +62,6 @@ fn serves(cluster: &VirtualCluster, model: &str) -> bool {
     !cluster.serving(model).is_empty()
 }
 
-fn node_of(cluster: &VirtualCluster, model: &str) -> NodeName {
-    let (id, _) = cluster.serving(model)[0];
-    let replica = cluster.controller().replica(id).unwrap();
-    replica.spec.device.node().clone()
-}
-
 fn reason_of_plan(cluster: &VirtualCluster) -> String {
     cluster.controller().plan().unwrap().reason.clone()
 }
@@ -86,7 +80,7 @@ fn a_model_serves_with_its_estimate_before_it_is_measured_and_the_measurement_re
         "the profiles of model a:1 were estimated"
     );
     // Its replica does not disturb the measurement.
-    assert_ne!(Some(node_of(&cluster, "a:1")), measuring(&cluster, "a:1"));
+    assert_ne!(Some(cluster.node_of("a:1")), measuring(&cluster, "a:1"));
     assert_eq!(cluster.controller().measurements(), (1, 0));
     cluster.interruptions.insert("a:1".parse().unwrap(), 0);
     cluster.run_for(MINUTE + SECONDS_5);

@@ -182,6 +182,25 @@ fn the_loss_of_a_node_is_the_root_of_what_it_costs() {
 }
 
 #[test]
+fn of_two_lost_nodes_the_one_on_which_a_model_ran_is_the_root_of_what_it_lacks() {
+    let mut cluster = loaded_cluster(2, 1100, &[("a:1", 10.0), ("b:1", 10.0)]);
+    let models = ["a:1", "b:1"].map(|model| (model, cluster.node_of(model)));
+    assert_ne!(models[0].1, models[1].1);
+    for (_, node) in &models {
+        cluster.switch_off(node);
+        cluster.run_for(Duration::from_secs(1));
+    }
+    let missing = |c: &VirtualCluster, model| finding(c, Problem::ModelNotServed, &of_model(model));
+    cluster.run_until("nothing is served", MINUTE, |c| {
+        models.iter().all(|(model, _)| missing(c, model).is_some())
+    });
+    for (model, node) in models {
+        let root = missing(&cluster, model).unwrap().root;
+        assert_eq!(root, Some(Subject::Node(node)), "{model}");
+    }
+}
+
+#[test]
 fn what_was_missed_before_a_node_was_lost_is_not_laid_to_it() {
     let mut cluster = loaded_cluster(2, 1500, &[("a:1", 1000.0)]);
     assert_eq!(cluster.serving("a:1").len(), 2);

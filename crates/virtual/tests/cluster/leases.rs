@@ -102,11 +102,7 @@ fn a_network_that_is_cut_for_8s_ends_all_leases_and_moves_nothing() {
 #[test]
 fn a_node_that_is_gone_is_planned_around_within_its_lease() {
     let mut cluster = serving_cluster(3, 4);
-    let lost: NodeName = {
-        let (id, _) = cluster.serving("m0:1")[0];
-        let replica = cluster.controller().replica(id).unwrap();
-        replica.spec.device.node().clone()
-    };
+    let lost = cluster.node_of("m0:1");
     cluster.switch_off(&lost);
     let took = cluster.run_until("m0 serves again", Duration::from_secs(30), |c| {
         !c.serving("m0:1").is_empty()

@@ -60,12 +60,6 @@ fn tighten(cluster: &mut VirtualCluster, model: &str) {
     cluster.command_and_wait(change).unwrap();
 }
 
-fn node_of(cluster: &VirtualCluster, model: &str) -> NodeName {
-    let (id, _) = cluster.serving(model)[0];
-    let replica = cluster.controller().replica(id).unwrap();
-    replica.spec.device.node().clone()
-}
-
 #[test]
 fn a_replica_is_replaced_by_one_with_another_batch_size_before_it_ends() {
     let mut cluster = serving_cluster(&[8192], &[("a:1", 300.0)]);
@@ -124,7 +118,7 @@ fn a_model_that_dies_on_one_device_is_planned_elsewhere_and_tried_again_with_bac
         .unwrap();
     let limit = Duration::from_mins(1);
     cluster.run_until("b serves", limit, |c| !c.serving("b:1").is_empty());
-    let first = node_of(&cluster, "b:1");
+    let first = cluster.node_of("b:1");
     let key = (id.clone(), "sim0".to_owned());
     let machine = cluster.node(first.as_str());
     machine
@@ -145,7 +139,7 @@ fn a_model_that_dies_on_one_device_is_planned_elsewhere_and_tried_again_with_bac
     cluster.run_until("b serves elsewhere", Duration::from_mins(1), |c| {
         !c.serving("b:1").is_empty()
     });
-    assert_ne!(node_of(&cluster, "b:1"), first);
+    assert_ne!(cluster.node_of("b:1"), first);
     let failed = |notice: &Notice| matches!(notice, Notice::Device(_, DeviceNotice::Failed, _));
     assert_eq!(cluster.count_notices(since, failed), 1);
     assert_eq!(texts(&cluster, since, PlanNotice::Degraded).len(), 1);

@@ -214,6 +214,13 @@ impl VirtualCluster {
         serving.map(|(id, target)| (id, target.address)).collect()
     }
 
+    /// Returns the node of the first replica of a model that gets batches.
+    pub(crate) fn node_of(&self, model: &str) -> NodeName {
+        let (id, _) = self.serving(model)[0];
+        let replica = self.controller().replica(id).expect("it serves");
+        replica.spec.device.node().clone()
+    }
+
     /// Lets time pass until the condition holds, see [`Cluster::run_until`].
     pub(crate) fn run_until(
         &mut self,
