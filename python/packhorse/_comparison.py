@@ -1,0 +1,127 @@
+"""The comparison of an artifact's answers with those of the module it was made from, on inputs of several sizes whose rows differ."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from packhorse._call import Flat
+from packhorse._folder import ExportError
+from packhorse._signature import Signature
+
+# The largest difference of two answers, as a part of the tensor's magnitude. No other datatype may differ.
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+# The smallest magnitude that counts.
+MAGNITUDE = 1e-3
+# Rows, and the part of the example's sizes where these vary.
+CASES = [(1, 1.0), (2, 1.0), (3, 0.67), (8, 1.4)]
+
+Run = Callable[..., Sequence[Tensor]]
+
+
+class Comparison:
+    """Inputs of several sizes with the module's answers."""
+
+    def __init__(self, flat: Flat, signature: Signature, max_batch_size: int):
+        self.flat, self.signature = flat, signature
+        self.difference = 0.0
+        cases = {(min(rows, max_batch_size), scale) for rows, scale in CASES}
+        self.inputs = [self.drawn(rows, scale) for rows, scale in sorted(cases)]
+        self.answers = [self.answer(inputs) for inputs in self.inputs]
+        self.check_difference(self.answers[-1], self.answer(self.inputs[-1]), self.inputs[-1], "the model answers the same inputs differently each time")
+
+    def drawn(self, rows: int, scale: float = 1.0) -> list[Tensor]:
+        """Inputs with elements of the example's, which are all known to be possible; masks keep their order."""
+        generator = torch.Generator().manual_seed(rows)
+        found = []
+        for tensor, shape in zip(self.signature.tensors, self.signature.sized(rows, scale), strict=True):
+            elements = tensor.flatten().cpu()
+            if is_mask(tensor):
+                made = tensor.cpu()
+                for axis, size in enumerate(shape):
+                    made = made.index_select(axis, torch.arange(size) % made.shape[axis])
+            elif tensor.is_floating_point() and bool((elements == elements[0]).all()):
+                made = torch.randn(shape, generator=generator).to(tensor.dtype)
+            else:
+                made = elements[torch.randint(len(elements), shape, generator=generator)]
+            found.append(made.to(tensor.device))
+        if rows > 1 and not any(len(tensor.unique(dim=0)) > 1 for tensor in found):
+            raise ExportError("example_inputs: all numbers are the same, so that no comparison tells rows apart: give usual ones")
+        return found
+
+    def answer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The module's answer."""
+        try:
+            return self.flat(*inputs)
+        except Exception as e:
+            text = f"the model fails with inputs of {shapes(inputs)}: {type(e).__name__}: {e}"
+            raise ExportError(f"{text}; give bounds that it takes (dynamic=, --dynamic)") from e
+
+    def check_rows(self) -> None:
+        """Asserts that a row's answer is the same alone and beside others."""
+        for inputs, answers in zip(self.inputs, self.answers, strict=True):
+            if len(inputs[0]) == 3:
+                for row in range(3):
+                    alone = self.answer([tensor[row : row + 1] for tensor in inputs])
+                    beside = [answer[row : row + 1] for answer in answers]
+                    self.check_difference(beside, alone, inputs, "rows depend on each other, so requests cannot share a batch: a row alone has another answer")
+
+    def check_artifact(self, run: Run) -> None:
+        """Asserts that the artifact answers as the module does, and keeps the largest difference."""
+        for inputs, answers in zip(self.inputs, self.answers, strict=True):
+            try:
+                given = run(*inputs)
+            except Exception as e:
+                raise ExportError(f"the artifact fails with inputs of {shapes(inputs)}, which the model takes: {str(e).strip().splitlines()[-1]}") from e
+            largest = self.check_difference(answers, given, inputs, "the artifact answers otherwise than the model")
+            self.difference = max(self.difference, largest)
+
+    def check_difference(self, wanted: Sequence[Tensor], given: Sequence[Tensor], inputs: Sequence[Tensor], what: str) -> float:
+        """The largest difference of two answers, which must be within the tolerance."""
+        largest = 0.0
+        for name, one, other in zip(self.signature.outputs, wanted, given, strict=True):
+            if one.shape != other.shape or one.dtype != other.dtype:
+                raise ExportError(f"{what}: output {name} for {shapes([*inputs])} is {shapes([other])}, and not {shapes([one])}")
+            found, magnitude = difference(one, other)
+            largest = max(largest, found)
+            if not found <= TOLERANCES.get(one.dtype, 0) * max(magnitude, MAGNITUDE):
+                raise ExportError(f"{what}: output {name} for {shapes([*inputs])} differs by {found:.3g} of {magnitude:.3g}")
+        return largest
+
+    def unpaddable(self, pad: Mapping[str, float]) -> str | None:
+        """Why rows cannot be filled up with these values, if they cannot."""
+        inputs = self.drawn(3)
+        filled = []
+        for name, tensor, shape in zip(self.signature.names, inputs, self.signature.input_shapes, strict=True):
+            axes = self.signature.open(shape)
+            if len(axes) != (name in pad):
+                return f"{name} has {len(axes)} dimensions that vary, expected {int(name in pad)}"
+            if axes:
+                more = list(tensor.shape)
+                more[axes[0][0]] = 1
+                tensor = torch.cat([tensor, torch.full(more, pad[name], dtype=tensor.dtype, device=tensor.device)], axes[0][0])
+            filled.append(tensor)
+        try:
+            self.check_difference(self.answer(inputs), self.answer(filled), filled, "a filled row has another answer")
+        except ExportError as e:
+            return str(e)
+        return None
+
+
+def is_mask(tensor: Tensor) -> bool:
+    """Returns true for zeros and ones that are no measurements."""
+    return not tensor.is_floating_point() and bool(((tensor == 0) | (tensor == 1)).all())
+
+
+def difference(one: Tensor, other: Tensor) -> tuple[float, float]:
+    """The largest difference of two elements, and the largest magnitude. Equal infinities, and what is no number in both, do not differ."""
+    one, other = one.detach().to(torch.float64), other.detach().to(torch.float64)
+    same = (one == other) | (one.isnan() & other.isnan())
+    apart = torch.where(same, 0.0, (one - other).abs())
+    finite = torch.where(one.isfinite(), one.abs(), 0.0)
+    return (float(apart.max()), float(finite.max())) if apart.numel() else (0.0, 0.0)
+
+
+def shapes(tensors: Sequence[Tensor]) -> str:
+    """The shapes of tensors for a reader."""
+    return " ".join("x".join(map(str, tensor.shape)) or "scalar" for tensor in tensors)

@@ -1,0 +1,188 @@
+"""The signature of a module's program: which dimensions vary, in which bounds, and that an output's rows are its own."""
+
+import re
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from packhorse._call import Flat
+from packhorse._folder import ExportError
+
+# What the worker takes, by PyTorch's name.
+DATATYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.uint16: "UINT16",
+    torch.uint32: "UINT32",
+    torch.uint64: "UINT64",
+    torch.int8: "INT8",
+    torch.int16: "INT16",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.float16: "FP16",
+    torch.bfloat16: "BF16",
+    torch.float32: "FP32",
+    torch.float64: "FP64",
+}
+# A size above this is no bound of the model, but of PyTorch.
+UNBOUNDED = 1 << 31
+# The most numbers in the example of an input.
+EXAMPLE_ELEMENTS = 4096
+
+# The dimensions of inputs that vary beside the batch, with bounds or without.
+Dynamic = Mapping[str, Iterable[int] | Mapping[int, tuple[int, int] | None]]
+
+
+class Signature:
+    """What `torch.export` says of a call."""
+
+    def __init__(self, flat: Flat, tensors: Sequence[Tensor], outputs: list[str], dynamic: Dynamic, max_batch_size: int):
+        self.names, self.outputs = flat.call.names, outputs
+        self.tensors = tensors
+        # The first dimension that is not the batch.
+        self.first = int(max_batch_size > 0)
+        rows = Dim("rows", min=1, max=max_batch_size) if max_batch_size > 1 else None
+        self.bounds = declared(dynamic, dict(zip(self.names, tensors, strict=True)), self.first)
+        varying = []
+        for name, tensor in zip(self.names, tensors, strict=True):
+            axes: dict[int, Any] = dict.fromkeys(self.varying(name, tensor), Dim.AUTO)
+            varying.append(axes | ({0: rows} if rows else {}))
+        try:
+            self.program: ExportedProgram = torch.export.export(
+                flat, tuple(tensors), dynamic_shapes=(tuple(varying),), prefer_deferred_runtime_asserts_over_guards=True
+            )
+        except Exception as e:
+            raise ExportError(f"the model cannot be exported: {explained(e)}") from e
+        nodes = {node.name: node for node in self.program.graph.nodes}
+        shapes = lambda names: [list(nodes[name].meta["val"].shape) for name in names]
+        self.input_shapes = shapes(self.program.graph_signature.user_inputs)
+        self.output_shapes = shapes(self.program.graph_signature.user_outputs)
+        self.output_types = [nodes[name].meta["val"].dtype for name in self.program.graph_signature.user_outputs]
+        self.check_dynamic()
+        if rows:
+            self.check_rows(self.input_shapes[0][0])
+
+    def varying(self, name: str, tensor: Tensor) -> list[int]:
+        """The dimensions beside the batch that may vary: the declared ones, and all of integers and Booleans."""
+        if name in self.bounds:
+            return list(self.bounds[name])
+        return [] if tensor.is_floating_point() else list(range(self.first, tensor.dim()))
+
+    def check_dynamic(self) -> None:
+        for name, shape in zip(self.names, self.input_shapes, strict=True):
+            for axis, bounds in self.bounds.get(name, {}).items():
+                if isinstance(shape[axis], int):
+                    raise ExportError(f"dynamic: the program works with dimension {axis} of {name} at {shape[axis]} only: leave it out of dynamic")
+                low, high = self.limits(shape[axis])
+                if bounds and (bounds[0] < low or high and bounds[1] > high):
+                    raise ExportError(f"dynamic: dimension {axis} of {name} can be {low} to {high or 'any'}, and {bounds[0]} to {bounds[1]} is asked for")
+
+    def check_rows(self, rows: Any) -> None:
+        """Asserts that the first dimension of every output is the batch, and no other one is."""
+        symbol = rows.node.expr
+        for name, shape in zip(self.outputs, self.output_shapes, strict=True):
+            depends = [isinstance(size, torch.SymInt) and symbol in size.node.expr.free_symbols for size in shape]
+            if not depends or depends != [True] + [False] * (len(shape) - 1) or shape[0].node.expr != symbol:
+                sizes = ["rows" if d and size.node.expr == symbol else str(size) for size, d in zip(shape, depends, strict=True)]
+                raise ExportError(
+                    f"output {name} has the shape [{', '.join(sizes)}]: its rows are not those of the inputs, so requests cannot share a batch; "
+                    f"leave it out (outputs=, --outputs; there are {', '.join(self.outputs)}), or export without a batch dimension (max_batch_size=0)"
+                )
+
+    def limits(self, size: Any) -> tuple[int, int | None]:
+        """The bounds of a dimension that varies. What the program says of sizes of 0 and 1 is that it was not tried with them."""
+        found = self.program.range_constraints.get(size.node.expr)
+        if found is None:
+            return 1, None
+        low = int(found.lower)
+        return 1 if low <= 2 else low, None if found.upper > UNBOUNDED else int(found.upper)
+
+    def specs(self, names: list[str], shapes: list[list], types: list[torch.dtype]) -> list[dict]:
+        """Names, datatypes and shapes, with -1 for what varies."""
+        found = []
+        for name, shape, dtype in zip(names, shapes, types, strict=True):
+            if dtype not in DATATYPES:
+                raise ExportError(f"{name} is {dtype}, which no request can have: convert it in the model")
+            sizes = [-1 if isinstance(size, torch.SymInt) else size for size in shape]
+            sizes[: self.first] = [-1] * self.first
+            found.append({"name": name, "datatype": DATATYPES[dtype], "shape": sizes})
+        return found
+
+    def input_specs(self) -> list[dict]:
+        """The inputs of a registration: with bounds, the sizes of the example, and the example itself where its numbers may be indices."""
+        found = self.specs(self.names, self.input_shapes, [tensor.dtype for tensor in self.tensors])
+        for spec, shape, tensor in zip(found, self.input_shapes, self.tensors, strict=True):
+            limits = {axis: self.upper(spec["name"], axis, size) for axis, size in self.open(shape)}
+            if any(limits.values()):
+                spec["max_shape"] = [limits.get(axis) or -1 for axis in range(len(shape))]
+            if limits:
+                spec["typical_shape"] = [-1] * self.first + list(tensor.shape[self.first :])
+            if not tensor.is_floating_point():
+                row = (tensor[0] if self.first else tensor).flatten()[:EXAMPLE_ELEMENTS]
+                spec["example"] = row.to(torch.int64).tolist()
+        return found
+
+    def output_specs(self) -> list[dict]:
+        return self.specs(self.outputs, self.output_shapes, self.output_types)
+
+    def upper(self, name: str, axis: int, size: Any) -> int | None:
+        """The largest size of a dimension: the declared one, else the program's."""
+        bounds = self.bounds.get(name, {}).get(axis)
+        return bounds[1] if bounds else self.limits(size)[1]
+
+    def sized(self, rows: int, scale: float) -> list[list[int]]:
+        """The inputs' shapes with so many rows, and each size that varies so many times the example's, within its bounds."""
+        values = {}
+        for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
+            for axis, size in self.open(shape):
+                symbol = size.node.expr
+                if symbol.is_Symbol:
+                    low, high = self.bounds.get(name, {}).get(axis) or self.limits(size)
+                    wanted = max(low, round(tensor.shape[axis] * scale))
+                    values[symbol] = min(wanted, high or wanted, values.get(symbol, wanted))
+        found = []
+        for shape in self.input_shapes:
+            sizes = [int(size.node.expr.subs(values)) if isinstance(size, torch.SymInt) and i >= self.first else size for i, size in enumerate(shape)]
+            sizes[: self.first] = [rows] * self.first
+            found.append([int(size) for size in sizes])
+        return found
+
+    def open(self, shape: list) -> list[tuple[int, Any]]:
+        """The dimensions of a shape that vary beside the batch."""
+        return [(axis, size) for axis, size in enumerate(shape) if axis >= self.first and isinstance(size, torch.SymInt)]
+
+
+def declared(dynamic: Dynamic, tensors: Mapping[str, Tensor], first: int) -> dict[str, dict[int, tuple[int, int] | None]]:
+    """The declared dimensions, which must be there and not be the batch."""
+    found: dict[str, dict[int, tuple[int, int] | None]] = {}
+    for name, axes in dynamic.items():
+        if name not in tensors:
+            raise ExportError(f"dynamic: there is no input {name}; the inputs are {', '.join(tensors)}")
+        found[name] = dict(axes) if isinstance(axes, Mapping) else dict.fromkeys(axes)
+        for axis in found[name]:
+            if not first <= axis < tensors[name].dim():
+                raise ExportError(f"dynamic: dimension {axis} of {name}: expected {first} to {tensors[name].dim() - 1}")
+            if tensors[name].shape[axis] < 2:
+                raise ExportError(f"dynamic: dimension {axis} of {name} is {tensors[name].shape[axis]} in the example: give at least 2")
+    return found
+
+
+def explained(error: Exception) -> str:
+    """An error of PyTorch in a line, with the line of the model that it is about."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # The message's own frames come last, since they are nearest to the cause.
+    frames = [(frame.filename, str(frame.lineno), frame.line or "") for frame in traceback.extract_tb(error.__traceback__)]
+    frames += re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', text)
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    of_model = [frame for frame in frames if not frame[0].startswith(ours) and not frame[0].startswith("<")]
+    what = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    if not of_model:
+        return what
+    file, line, source = of_model[-1]
+    return f'{what}\n  at {file}:{line}: {source.strip()}'
