@@ -1,5 +1,6 @@
 """The comparison of an artifact's answers with those of the module it was made from, on inputs of several sizes whose rows differ."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from packhorse._call import Flat
 from packhorse._folder import ExportError
-from packhorse._signature import Signature
+from packhorse._signature import Signature, Sizes
 
 # The largest difference of two answers, as a part of the tensor's magnitude. No other datatype may differ.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -15,6 +16,8 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, tor
 MAGNITUDE = 1e-3
 # Rows, and the part of the example's sizes where these vary.
 CASES = [(1, 1.0), (2, 1.0), (3, 0.67), (8, 1.4)]
+# The most elements of a comparison with the largest sizes that are declared.
+LARGEST_ELEMENTS = 1 << 14
 
 Run = Callable[..., Sequence[Tensor]]
 
@@ -25,16 +28,19 @@ class Comparison:
     def __init__(self, flat: Flat, signature: Signature, max_batch_size: int):
         self.flat, self.signature = flat, signature
         self.difference = 0.0
-        cases = {(min(rows, max_batch_size), scale) for rows, scale in CASES}
-        self.inputs = [self.drawn(rows, scale) for rows, scale in sorted(cases)]
+        cases = [signature.sized(min(rows, max_batch_size), scale) for rows, scale in CASES]
+        largest = signature.sized(1, math.inf)
+        if sum(map(math.prod, largest)) <= LARGEST_ELEMENTS:
+            cases.append(largest)
+        self.inputs = [self.drawn(sizes) for sizes in sorted(set(cases))]
         self.answers = [self.answer(inputs) for inputs in self.inputs]
         self.check_difference(self.answers[-1], self.answer(self.inputs[-1]), self.inputs[-1], "the model answers the same inputs differently each time")
 
-    def drawn(self, rows: int, scale: float = 1.0) -> list[Tensor]:
-        """Inputs with elements of the example's, which are all known to be possible; masks keep their order."""
-        generator = torch.Generator().manual_seed(rows)
+    def drawn(self, sizes: Sizes) -> list[Tensor]:
+        """Inputs of these shapes with elements of the example's, which are all known to be possible; masks keep their order."""
+        generator = torch.Generator().manual_seed(0)
         found = []
-        for tensor, shape in zip(self.signature.tensors, self.signature.sized(rows, scale), strict=True):
+        for tensor, shape in zip(self.signature.tensors, sizes, strict=True):
             elements = tensor.flatten().cpu()
             if is_mask(tensor):
                 made = tensor.cpu()
@@ -45,7 +51,7 @@ class Comparison:
             else:
                 made = elements[torch.randint(len(elements), shape, generator=generator)]
             found.append(made.to(tensor.device))
-        if rows > 1 and not any(len(tensor.unique(dim=0)) > 1 for tensor in found):
+        if sizes[0][:1] > (1,) and self.signature.first and not any(len(tensor.unique(dim=0)) > 1 for tensor in found):
             raise ExportError("example_inputs: all numbers are the same, so that no comparison tells rows apart: give usual ones")
         return found
 
@@ -90,7 +96,7 @@ class Comparison:
 
     def unpaddable(self, pad: Mapping[str, float]) -> str | None:
         """Why rows cannot be filled up with these values, if they cannot."""
-        inputs = self.drawn(3)
+        inputs = self.drawn(self.signature.sized(3, 1.0))
         filled = []
         for name, tensor, shape in zip(self.signature.names, inputs, self.signature.input_shapes, strict=True):
             axes = self.signature.open(shape)

@@ -10,7 +10,7 @@ import logging
 import re
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +59,7 @@ def export(
     pad: Mapping[str, float] | None = None,
     compile: bool = False,
     labels: Sequence[str] = (),
-    files: Iterable[str | Path] = (),
+    files: Mapping[str, bytes] | None = None,
     overwrite: bool = False,
 ) -> Exported:
     """Writes a module as the folder of a model repository, whose name is the model's.
@@ -69,8 +69,8 @@ def export(
 
     `dynamic` names further dimensions that vary, such as `{"mel": [2]}`, or `{"mel": {2: (100, 3000)}}` with bounds. Those of integers and Booleans
     vary without it where the program allows it. `outputs` chooses outputs by name. `pad` has the value by input that fills shorter rows up, and is
-    declared where that changes no answer. `compile` makes an AOTInductor package. `labels`, one for each class, and copies of `files` are put
-    beside the artifact. `overwrite` replaces an existing folder.
+    declared where that changes no answer. `compile` makes an AOTInductor package. `labels`, one for each class, become labels.txt beside the
+    artifact, and `files` by name are put there, too. `overwrite` replaces an existing folder.
     """
     started = time.monotonic()
     folder = Path(folder).absolute()
@@ -100,8 +100,8 @@ def export(
         write_request(made, flat, signature)
         if labels:
             (version / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
-        for file in map(Path, files):
-            (version / file.name).write_bytes(file.read_bytes())
+        for name, content in (files or {}).items():
+            (version / name).write_bytes(content)
     compared = [shapes(inputs) for inputs in comparison.inputs]
     return Exported(folder, folder / "1" / artifact.name, registration, compared, comparison.difference, time.monotonic() - started, notes)
 

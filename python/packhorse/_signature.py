@@ -1,5 +1,7 @@
 """The signature of a module's program: which dimensions vary, in which bounds, and that an output's rows are its own."""
 
+import contextlib
+import io
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -33,9 +35,13 @@ DATATYPES = {
 UNBOUNDED = 1 << 31
 # The most numbers in the example of an input.
 EXAMPLE_ELEMENTS = 4096
+# Times the example's size: beyond any bound of a dimension.
+LARGEST = 1 << 20
 
 # The dimensions of inputs that vary beside the batch, with bounds or without.
 Dynamic = Mapping[str, Iterable[int] | Mapping[int, tuple[int, int] | None]]
+# The shapes of all inputs.
+Sizes = tuple[tuple[int, ...], ...]
 
 
 class Signature:
@@ -53,19 +59,28 @@ class Signature:
             axes: dict[int, Any] = dict.fromkeys(self.varying(name, tensor), Dim.AUTO)
             varying.append(axes | ({0: rows} if rows else {}))
         try:
-            self.program: ExportedProgram = torch.export.export(
-                flat, tuple(tensors), dynamic_shapes=(tuple(varying),), prefer_deferred_runtime_asserts_over_guards=True
-            )
+            # What PyTorch prints beside its error is a part of the graph.
+            with contextlib.redirect_stderr(io.StringIO()):
+                self.program: ExportedProgram = torch.export.export(
+                    flat, tuple(tensors), dynamic_shapes=(tuple(varying),), prefer_deferred_runtime_asserts_over_guards=True
+                )
+        except ExportError:
+            raise
         except Exception as e:
             raise ExportError(f"the model cannot be exported: {explained(e)}") from e
         nodes = {node.name: node for node in self.program.graph.nodes}
-        shapes = lambda names: [list(nodes[name].meta["val"].shape) for name in names]
+        shapes = lambda names: [[self.size(size) for size in nodes[name].meta["val"].shape] for name in names]
         self.input_shapes = shapes(self.program.graph_signature.user_inputs)
         self.output_shapes = shapes(self.program.graph_signature.user_outputs)
         self.output_types = [nodes[name].meta["val"].dtype for name in self.program.graph_signature.user_outputs]
         self.check_dynamic()
         if rows:
             self.check_rows(self.input_shapes[0][0])
+
+    def size(self, size: Any) -> Any:
+        """A size as a number, where the program allows only one."""
+        found = self.program.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
+        return int(found.lower) if found is not None and found.lower == found.upper else size
 
     def varying(self, name: str, tensor: Tensor) -> list[int]:
         """The dimensions beside the batch that may vary: the declared ones, and all of integers and Booleans."""
@@ -78,9 +93,9 @@ class Signature:
             for axis, bounds in self.bounds.get(name, {}).items():
                 if isinstance(shape[axis], int):
                     raise ExportError(f"dynamic: the program works with dimension {axis} of {name} at {shape[axis]} only: leave it out of dynamic")
-                low, high = self.limits(shape[axis])
-                if bounds and (bounds[0] < low or high and bounds[1] > high):
-                    raise ExportError(f"dynamic: dimension {axis} of {name} can be {low} to {high or 'any'}, and {bounds[0]} to {bounds[1]} is asked for")
+                low, high = self.limits(name, axis, shape[axis])
+                if high is not None and low > high:
+                    raise ExportError(f"dynamic: the program works with dimension {axis} of {name} outside of {bounds} only: give other bounds")
 
     def check_rows(self, rows: Any) -> None:
         """Asserts that the first dimension of every output is the batch, and no other one is."""
@@ -94,13 +109,15 @@ class Signature:
                     f"leave it out (outputs=, --outputs; there are {', '.join(self.outputs)}), or export without a batch dimension (max_batch_size=0)"
                 )
 
-    def limits(self, size: Any) -> tuple[int, int | None]:
-        """The bounds of a dimension that varies. What the program says of sizes of 0 and 1 is that it was not tried with them."""
+    def limits(self, name: str, axis: int, size: torch.SymInt) -> tuple[int, int | None]:
+        """The bounds of a dimension that varies: the program's, within the declared ones."""
         found = self.program.range_constraints.get(size.node.expr)
-        if found is None:
-            return 1, None
-        low = int(found.lower)
-        return 1 if low <= 2 else low, None if found.upper > UNBOUNDED else int(found.upper)
+        # A program has two as its lower bound, since it is not tried with less.
+        low = 1 if found is None or found.lower <= 2 else int(found.lower)
+        high = None if found is None or found.upper > UNBOUNDED else int(found.upper)
+        if bounds := self.bounds.get(name, {}).get(axis):
+            low, high = max(low, bounds[0]), min(bounds[1], high or bounds[1])
+        return low, high
 
     def specs(self, names: list[str], shapes: list[list], types: list[torch.dtype]) -> list[dict]:
         """Names, datatypes and shapes, with -1 for what varies."""
@@ -117,7 +134,7 @@ class Signature:
         """The inputs of a registration: with bounds, the sizes of the example, and the example itself where its numbers may be indices."""
         found = self.specs(self.names, self.input_shapes, [tensor.dtype for tensor in self.tensors])
         for spec, shape, tensor in zip(found, self.input_shapes, self.tensors, strict=True):
-            limits = {axis: self.upper(spec["name"], axis, size) for axis, size in self.open(shape)}
+            limits = {axis: self.limits(spec["name"], axis, size)[1] for axis, size in self.open(shape)}
             if any(limits.values()):
                 spec["max_shape"] = [limits.get(axis) or -1 for axis in range(len(shape))]
             if limits:
@@ -130,27 +147,22 @@ class Signature:
     def output_specs(self) -> list[dict]:
         return self.specs(self.outputs, self.output_shapes, self.output_types)
 
-    def upper(self, name: str, axis: int, size: Any) -> int | None:
-        """The largest size of a dimension: the declared one, else the program's."""
-        bounds = self.bounds.get(name, {}).get(axis)
-        return bounds[1] if bounds else self.limits(size)[1]
-
-    def sized(self, rows: int, scale: float) -> list[list[int]]:
+    def sized(self, rows: int, scale: float) -> Sizes:
         """The inputs' shapes with so many rows, and each size that varies so many times the example's, within its bounds."""
         values = {}
         for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
             for axis, size in self.open(shape):
                 symbol = size.node.expr
                 if symbol.is_Symbol:
-                    low, high = self.bounds.get(name, {}).get(axis) or self.limits(size)
-                    wanted = max(low, round(tensor.shape[axis] * scale))
+                    low, high = self.limits(name, axis, size)
+                    wanted = max(low, round(tensor.shape[axis] * min(scale, LARGEST)))
                     values[symbol] = min(wanted, high or wanted, values.get(symbol, wanted))
         found = []
         for shape in self.input_shapes:
             sizes = [int(size.node.expr.subs(values)) if isinstance(size, torch.SymInt) and i >= self.first else size for i, size in enumerate(shape)]
             sizes[: self.first] = [rows] * self.first
-            found.append([int(size) for size in sizes])
-        return found
+            found.append(tuple(int(size) for size in sizes))
+        return tuple(found)
 
     def open(self, shape: list) -> list[tuple[int, Any]]:
         """The dimensions of a shape that vary beside the batch."""
@@ -182,6 +194,8 @@ def explained(error: Exception) -> str:
     ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     of_model = [frame for frame in frames if not frame[0].startswith(ours) and not frame[0].startswith("<")]
     what = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    if fixed := re.search(r"^  rows = (\d+)$|marked rows as dynamic but your code specialized it to be a constant \((\d+)\)", text, re.M):
+        return f"its code works with {fixed[1] or fixed[2]} rows only: take the number of rows from the input (x.shape[0]), or export without a batch dimension (max_batch_size=0)"
     if not of_model:
         return what
     file, line, source = of_model[-1]
