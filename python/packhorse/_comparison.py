@@ -64,13 +64,12 @@ class Comparison:
             raise ExportError(f"{text}; give bounds that it takes (dynamic=, --dynamic)") from e
 
     def check_rows(self) -> None:
-        """Asserts that a row's answer is the same alone and beside others."""
+        """Asserts that the answer of a row between two others is the one that it has alone."""
+        what = "rows depend on each other, so requests cannot share a batch: a row alone has another answer"
         for inputs, answers in zip(self.inputs, self.answers, strict=True):
             if len(inputs[0]) == 3:
-                for row in range(3):
-                    alone = self.answer([tensor[row : row + 1] for tensor in inputs])
-                    beside = [answer[row : row + 1] for answer in answers]
-                    self.check_difference(beside, alone, inputs, "rows depend on each other, so requests cannot share a batch: a row alone has another answer")
+                alone = self.answer([tensor[1:2] for tensor in inputs])
+                self.check_difference([answer[1:2] for answer in answers], alone, inputs, what)
 
     def check_artifact(self, run: Run) -> None:
         """Asserts that the artifact answers as the module does, and keeps the largest difference."""

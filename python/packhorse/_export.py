@@ -95,7 +95,7 @@ def export(
                 for spec in inputs:
                     if spec["name"] in pad:
                         spec["pad"] = {"axis": spec["shape"].index(-1, signature.first), "value": pad[spec["name"]]}
-        registration = {"name": folder.name, "max_batch_size": max_batch_size, "slo_ms": slo_ms, "inputs": inputs, "outputs": signature.output_specs()}
+        registration = {"name": folder.name, "max_batch_size": max_batch_size, "slo_ms": int(slo_ms) if slo_ms == int(slo_ms) else slo_ms, "inputs": inputs, "outputs": signature.output_specs()}
         (made / "model.json").write_text(lines(registration))
         write_request(made, flat, signature)
         if labels:

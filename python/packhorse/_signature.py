@@ -50,6 +50,8 @@ class Signature:
     def __init__(self, flat: Flat, tensors: Sequence[Tensor], outputs: list[str], dynamic: Dynamic, max_batch_size: int):
         self.names, self.outputs = flat.call.names, outputs
         self.tensors = tensors
+        for name, tensor in zip(self.names, tensors, strict=True):
+            datatype(name, tensor.dtype)
         # The first dimension that is not the batch.
         self.first = int(max_batch_size > 0)
         rows = Dim("rows", min=1, max=max_batch_size) if max_batch_size > 1 else None
@@ -97,15 +99,16 @@ class Signature:
                 if high is not None and low > high:
                     raise ExportError(f"dynamic: the program works with dimension {axis} of {name} outside of {bounds} only: give other bounds")
 
-    def check_rows(self, rows: Any) -> None:
-        """Asserts that the first dimension of every output is the batch, and no other one is."""
-        symbol = rows.node.expr
+    def check_rows(self, rows: torch.SymInt) -> None:
+        """Asserts that the first dimension of every output is the batch, and that no other one changes with it."""
+        values = self.values(1.0)
         for name, shape in zip(self.outputs, self.output_shapes, strict=True):
-            depends = [isinstance(size, torch.SymInt) and symbol in size.node.expr.free_symbols for size in shape]
-            if not depends or depends != [True] + [False] * (len(shape) - 1) or shape[0].node.expr != symbol:
-                sizes = ["rows" if d and size.node.expr == symbol else str(size) for size, d in zip(shape, depends, strict=True)]
+            # A size may be the number of rows by a longer formula.
+            few, more = ([evaluated(size, values | {rows.node.expr: number}) for size in shape] for number in (3, 7))
+            if few[:1] != [3] or more[:1] != [7] or few[1:] != more[1:]:
+                sizes = ", ".join("rows" if (few[i], more[i]) == (3, 7) else str(size) for i, size in enumerate(shape))
                 raise ExportError(
-                    f"output {name} has the shape [{', '.join(sizes)}]: its rows are not those of the inputs, so requests cannot share a batch; "
+                    f"output {name} has the shape [{sizes}]: its rows are not those of the inputs, so requests cannot share a batch; "
                     f"leave it out (outputs=, --outputs; there are {', '.join(self.outputs)}), or export without a batch dimension (max_batch_size=0)"
                 )
 
@@ -123,11 +126,9 @@ class Signature:
         """Names, datatypes and shapes, with -1 for what varies."""
         found = []
         for name, shape, dtype in zip(names, shapes, types, strict=True):
-            if dtype not in DATATYPES:
-                raise ExportError(f"{name} is {dtype}, which no request can have: convert it in the model")
             sizes = [-1 if isinstance(size, torch.SymInt) else size for size in shape]
             sizes[: self.first] = [-1] * self.first
-            found.append({"name": name, "datatype": DATATYPES[dtype], "shape": sizes})
+            found.append({"name": name, "datatype": datatype(name, dtype), "shape": sizes})
         return found
 
     def input_specs(self) -> list[dict]:
@@ -147,26 +148,37 @@ class Signature:
     def output_specs(self) -> list[dict]:
         return self.specs(self.outputs, self.output_shapes, self.output_types)
 
-    def sized(self, rows: int, scale: float) -> Sizes:
-        """The inputs' shapes with so many rows, and each size that varies so many times the example's, within its bounds."""
-        values = {}
+    def values(self, scale: float) -> dict[Any, int]:
+        """The sizes that vary beside the batch by their symbols: so many times the example's, within their bounds."""
+        found: dict[Any, int] = {}
         for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
             for axis, size in self.open(shape):
-                symbol = size.node.expr
-                if symbol.is_Symbol:
-                    low, high = self.limits(name, axis, size)
-                    wanted = max(low, round(tensor.shape[axis] * min(scale, LARGEST)))
-                    values[symbol] = min(wanted, high or wanted, values.get(symbol, wanted))
-        found = []
-        for shape in self.input_shapes:
-            sizes = [int(size.node.expr.subs(values)) if isinstance(size, torch.SymInt) and i >= self.first else size for i, size in enumerate(shape)]
-            sizes[: self.first] = [rows] * self.first
-            found.append(tuple(int(size) for size in sizes))
-        return tuple(found)
+                low, high = self.limits(name, axis, size)
+                wanted = max(low, round(tensor.shape[axis] * min(scale, LARGEST)))
+                found[size.node.expr] = min(wanted, high or wanted, found.get(size.node.expr, wanted))
+        return found
+
+    def sized(self, rows: int, scale: float) -> Sizes:
+        """The inputs' shapes with so many rows, and sizes that vary so many times the example's."""
+        values = self.values(scale)
+        first = (rows,) * self.first
+        return tuple(first + tuple(int(evaluated(size, values)) for size in shape[self.first :]) for shape in self.input_shapes)
 
     def open(self, shape: list) -> list[tuple[int, Any]]:
         """The dimensions of a shape that vary beside the batch."""
         return [(axis, size) for axis, size in enumerate(shape) if axis >= self.first and isinstance(size, torch.SymInt)]
+
+
+def evaluated(size: Any, values: Mapping[Any, int]) -> Any:
+    """A size with numbers for its symbols."""
+    return size.node.expr.subs(values) if isinstance(size, torch.SymInt) else size
+
+
+def datatype(name: str, dtype: torch.dtype) -> str:
+    """The datatype of a tensor in requests."""
+    if dtype not in DATATYPES:
+        raise ExportError(f"{name} is {dtype}, which no request can have: convert it in the model")
+    return DATATYPES[dtype]
 
 
 def declared(dynamic: Dynamic, tensors: Mapping[str, Tensor], first: int) -> dict[str, dict[int, tuple[int, int] | None]]:

@@ -75,15 +75,17 @@ def of_torchvision(name: str, weights: str, shape: Sequence[int] | None) -> Sour
     """A model of torchvision, with its classes."""
     models = imported("torchvision").models
     known = models.get_model_weights(name).DEFAULT
-    model = models.get_model(name, weights=known if weights == "pretrained" else None)
-    load(model, weights)
     if shape is None:
         preprocessing = known.transforms()
         size = getattr(preprocessing, "crop_size", None) or getattr(preprocessing, "resize_size", None)
         if size is None:
             raise ExportError(f"torchvision:{name} takes lists or pairs of images: write a function that returns it with example inputs (FILE.py:FUNCTION)")
         size = [*size] * (2 // len(size))
-        shape = [3, 16, *size] if ".video." in type(model).__module__ else [3, *size]
+        shape = [3, 16, *size] if name in models.list_models(models.video) else [3, *size]
+    # Without weights for the whole, those of a backbone would be fetched.
+    has_backbone = "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
+    model = models.get_model(name, weights=known if weights == "pretrained" else None, **{"weights_backbone": None} if has_backbone else {})
+    load(model, weights)
     options = {"labels": known.meta["categories"]} if weights != "random" and "categories" in known.meta else {}
     return Source(model, torch.randn(2, *shape), options)
 
