@@ -8,7 +8,7 @@ from torch import Tensor
 
 from packhorse._call import Flat
 from packhorse._folder import ExportError
-from packhorse._signature import Signature, Sizes
+from packhorse._signature import Signature, Sizes, datatype
 
 # The largest difference of two answers, as a part of the tensor's magnitude. No other datatype may differ.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -25,14 +25,14 @@ Run = Callable[..., Sequence[Tensor]]
 class Comparison:
     """Inputs of several sizes with the module's answers."""
 
-    def __init__(self, flat: Flat, signature: Signature, max_batch_size: int):
-        self.flat, self.signature = flat, signature
+    def __init__(self, flat: Flat, signature: Signature, names: list[str], max_batch_size: int):
+        self.flat, self.signature, self.names = flat, signature, names
         self.difference = 0.0
         cases = [signature.sized(min(rows, max_batch_size), scale) for rows, scale in CASES]
         largest = signature.sized(1, math.inf)
         if sum(map(math.prod, largest)) <= LARGEST_ELEMENTS:
             cases.append(largest)
-        self.inputs = [self.drawn(sizes) for sizes in sorted(set(cases))]
+        self.inputs = [self.drawn(sizes) for sizes in dict.fromkeys(cases)]
         self.answers = [self.answer(inputs) for inputs in self.inputs]
         self.check_difference(self.answers[-1], self.answer(self.inputs[-1]), self.inputs[-1], "the model answers the same inputs differently each time")
 
@@ -63,6 +63,34 @@ class Comparison:
             text = f"the model fails with inputs of {shapes(inputs)}: {type(e).__name__}: {e}"
             raise ExportError(f"{text}; give bounds that it takes (dynamic=, --dynamic)") from e
 
+    def output_specs(self) -> list[dict]:
+        """The outputs of a registration. A dimension varies where the program says so or answers do.
+
+        The program alone would not do, since PyTorch 2.11 has the state of an LSTM with a dimension more than there is.
+        """
+        found = []
+        for i, name in enumerate(self.names):
+            observed = [answers[i].shape for answers in self.answers]
+            declared = self.signature.output_shapes[i]
+            shape = []
+            for axis, sizes in enumerate(zip(*observed, strict=True)):
+                varies = len(declared) == len(observed[0]) and isinstance(declared[axis], torch.SymInt)
+                shape.append(-1 if varies or len(set(sizes)) > 1 else sizes[0])
+            shape[: self.signature.first] = [-1] * self.signature.first
+            found.append({"name": name, "datatype": datatype(name, self.answers[0][i].dtype), "shape": shape})
+        return found
+
+    def check_batch(self) -> None:
+        """Asserts that the first dimension of every output is the batch, and that no other one changes with it."""
+        for i, name in enumerate(self.names):
+            observed = {(len(inputs[0]), answers[i].shape) for inputs, answers in zip(self.inputs, self.answers, strict=True)}
+            one, two = (answers[i].shape for answers in self.answers[:2])
+            if any(shape[:1] != (rows,) for rows, shape in observed) or one[1:] != two[1:]:
+                raise ExportError(
+                    f"output {name} is {dimensions(one)} for a row and {dimensions(two)} for two: its rows are not those of the inputs, so requests cannot "
+                    f"share a batch; leave it out (outputs=, --outputs; there are {', '.join(self.names)}), or export without a batch dimension (max_batch_size=0)"
+                )
+
     def check_rows(self) -> None:
         """Asserts that the answer of a row between two others is the one that it has alone."""
         what = "rows depend on each other, so requests cannot share a batch: a row alone has another answer"
@@ -84,7 +112,7 @@ class Comparison:
     def check_difference(self, wanted: Sequence[Tensor], given: Sequence[Tensor], inputs: Sequence[Tensor], what: str) -> float:
         """The largest difference of two answers, which must be within the tolerance."""
         largest = 0.0
-        for name, one, other in zip(self.signature.outputs, wanted, given, strict=True):
+        for name, one, other in zip(self.names, wanted, given, strict=True):
             if one.shape != other.shape or one.dtype != other.dtype:
                 raise ExportError(f"{what}: output {name} for {shapes([*inputs])} is {shapes([other])}, and not {shapes([one])}")
             found, magnitude = difference(one, other)
@@ -129,4 +157,9 @@ def difference(one: Tensor, other: Tensor) -> tuple[float, float]:
 
 def shapes(tensors: Sequence[Tensor]) -> str:
     """The shapes of tensors for a reader."""
-    return " ".join("x".join(map(str, tensor.shape)) or "scalar" for tensor in tensors)
+    return " ".join(dimensions(tensor.shape) for tensor in tensors)
+
+
+def dimensions(shape: Sequence[int]) -> str:
+    """A shape for a reader."""
+    return "x".join(map(str, shape)) or "scalar"

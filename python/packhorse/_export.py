@@ -79,15 +79,17 @@ def export(
         call = Call(model, example_inputs)
         flat = Flat(model, call, outputs)
         tensors = examples(call, max_batch_size)
-        signature = Signature(flat, tensors, list(flat.named(tensors)), dynamic or {}, max_batch_size)
-        comparison = Comparison(flat, signature, max_batch_size)
+        names = list(flat.named(tensors))
+        signature = Signature(flat, tensors, dynamic or {}, max_batch_size)
+        comparison = Comparison(flat, signature, names, max_batch_size)
         if max_batch_size > 1:
+            comparison.check_batch()
             comparison.check_rows()
         version = made / "1"
         version.mkdir()
         artifact = version / ("model.pt2" if compile else "model.pt")
         comparison.check_artifact(compiled(signature, artifact) if compile else traced(flat, tensors, artifact))
-        inputs, notes = signature.input_specs(), []
+        inputs, notes = signature.input_specs(), signature.notes
         if pad:
             if problem := comparison.unpaddable(pad):
                 notes.append(f"no pad is declared: {problem}")
@@ -95,9 +97,9 @@ def export(
                 for spec in inputs:
                     if spec["name"] in pad:
                         spec["pad"] = {"axis": spec["shape"].index(-1, signature.first), "value": pad[spec["name"]]}
-        registration = {"name": folder.name, "max_batch_size": max_batch_size, "slo_ms": int(slo_ms) if slo_ms == int(slo_ms) else slo_ms, "inputs": inputs, "outputs": signature.output_specs()}
+        registration = {"name": folder.name, "max_batch_size": max_batch_size, "slo_ms": int(slo_ms) if slo_ms == int(slo_ms) else slo_ms, "inputs": inputs, "outputs": comparison.output_specs()}
         (made / "model.json").write_text(lines(registration))
-        write_request(made, flat, signature)
+        write_request(made, flat, signature, names)
         if labels:
             (version / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
         for name, content in (files or {}).items():
@@ -174,12 +176,12 @@ def compiled(signature: Signature, file: Path) -> Run:
     return torch._inductor.aoti_load_package(str(file))
 
 
-def write_request(folder: Path, flat: Flat, signature: Signature) -> None:
+def write_request(folder: Path, flat: Flat, signature: Signature, outputs: list[str]) -> None:
     """Writes the body of a request of the first row and what it is answered, unless they are large or JSON has no such numbers."""
     row = [tensor[:1] if signature.first else tensor for tensor in signature.tensors]
     for file, field, names, tensors in (
         ("request.json", "inputs", signature.names, row),
-        ("answer.json", "outputs", signature.outputs, flat(*row)),
+        ("answer.json", "outputs", outputs, flat(*row)),
     ):
         if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors) or sum(tensor.numel() for tensor in tensors) > REQUEST_ELEMENTS:
             return

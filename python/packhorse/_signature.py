@@ -1,4 +1,4 @@
-"""The signature of a module's program: which dimensions vary, in which bounds, and that an output's rows are its own."""
+"""The signature of a module's program: which dimensions of its inputs vary, in which bounds."""
 
 import contextlib
 import io
@@ -47,9 +47,11 @@ Sizes = tuple[tuple[int, ...], ...]
 class Signature:
     """What `torch.export` says of a call."""
 
-    def __init__(self, flat: Flat, tensors: Sequence[Tensor], outputs: list[str], dynamic: Dynamic, max_batch_size: int):
-        self.names, self.outputs = flat.call.names, outputs
+    def __init__(self, flat: Flat, tensors: Sequence[Tensor], dynamic: Dynamic, max_batch_size: int):
+        self.names = flat.call.names
         self.tensors = tensors
+        # What is narrower than declared.
+        self.notes: list[str] = []
         for name, tensor in zip(self.names, tensors, strict=True):
             datatype(name, tensor.dtype)
         # The first dimension that is not the batch.
@@ -74,10 +76,7 @@ class Signature:
         shapes = lambda names: [[self.size(size) for size in nodes[name].meta["val"].shape] for name in names]
         self.input_shapes = shapes(self.program.graph_signature.user_inputs)
         self.output_shapes = shapes(self.program.graph_signature.user_outputs)
-        self.output_types = [nodes[name].meta["val"].dtype for name in self.program.graph_signature.user_outputs]
         self.check_dynamic()
-        if rows:
-            self.check_rows(self.input_shapes[0][0])
 
     def size(self, size: Any) -> Any:
         """A size as a number, where the program allows only one."""
@@ -98,19 +97,8 @@ class Signature:
                 low, high = self.limits(name, axis, shape[axis])
                 if high is not None and low > high:
                     raise ExportError(f"dynamic: the program works with dimension {axis} of {name} outside of {bounds} only: give other bounds")
-
-    def check_rows(self, rows: torch.SymInt) -> None:
-        """Asserts that the first dimension of every output is the batch, and that no other one changes with it."""
-        values = self.values(1.0)
-        for name, shape in zip(self.outputs, self.output_shapes, strict=True):
-            # A size may be the number of rows by a longer formula.
-            few, more = ([evaluated(size, values | {rows.node.expr: number}) for size in shape] for number in (3, 7))
-            if few[:1] != [3] or more[:1] != [7] or few[1:] != more[1:]:
-                sizes = ", ".join("rows" if (few[i], more[i]) == (3, 7) else str(size) for i, size in enumerate(shape))
-                raise ExportError(
-                    f"output {name} has the shape [{sizes}]: its rows are not those of the inputs, so requests cannot share a batch; "
-                    f"leave it out (outputs=, --outputs; there are {', '.join(self.outputs)}), or export without a batch dimension (max_batch_size=0)"
-                )
+                if bounds and bounds != (low, high):
+                    self.notes.append(f"dimension {axis} of {name} is {low} to {high} in the program: an example of another size may allow more")
 
     def limits(self, name: str, axis: int, size: torch.SymInt) -> tuple[int, int | None]:
         """The bounds of a dimension that varies: the program's, within the declared ones."""
@@ -122,20 +110,13 @@ class Signature:
             low, high = max(low, bounds[0]), min(bounds[1], high or bounds[1])
         return low, high
 
-    def specs(self, names: list[str], shapes: list[list], types: list[torch.dtype]) -> list[dict]:
-        """Names, datatypes and shapes, with -1 for what varies."""
-        found = []
-        for name, shape, dtype in zip(names, shapes, types, strict=True):
-            sizes = [-1 if isinstance(size, torch.SymInt) else size for size in shape]
-            sizes[: self.first] = [-1] * self.first
-            found.append({"name": name, "datatype": datatype(name, dtype), "shape": sizes})
-        return found
-
     def input_specs(self) -> list[dict]:
         """The inputs of a registration: with bounds, the sizes of the example, and the example itself where its numbers may be indices."""
-        found = self.specs(self.names, self.input_shapes, [tensor.dtype for tensor in self.tensors])
-        for spec, shape, tensor in zip(found, self.input_shapes, self.tensors, strict=True):
-            limits = {axis: self.limits(spec["name"], axis, size)[1] for axis, size in self.open(shape)}
+        found = []
+        for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
+            spec: dict[str, Any] = {"name": name, "datatype": datatype(name, tensor.dtype)}
+            spec["shape"] = [-1] * self.first + [-1 if isinstance(size, torch.SymInt) else size for size in shape[self.first :]]
+            limits = {axis: self.limits(name, axis, size)[1] for axis, size in self.open(shape)}
             if any(limits.values()):
                 spec["max_shape"] = [limits.get(axis) or -1 for axis in range(len(shape))]
             if limits:
@@ -143,10 +124,8 @@ class Signature:
             if not tensor.is_floating_point():
                 row = (tensor[0] if self.first else tensor).flatten()[:EXAMPLE_ELEMENTS]
                 spec["example"] = row.to(torch.int64).tolist()
+            found.append(spec)
         return found
-
-    def output_specs(self) -> list[dict]:
-        return self.specs(self.outputs, self.output_shapes, self.output_types)
 
     def values(self, scale: float) -> dict[Any, int]:
         """The sizes that vary beside the batch by their symbols: so many times the example's, within their bounds."""
