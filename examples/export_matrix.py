@@ -1,6 +1,6 @@
 """Exports many architectures with random weights, and prints the table of docs/exports.md.
 
-    PYTHONPATH=python .venv/bin/python examples/export_matrix.py [PART …]
+    PYTHONPATH=python .venv/bin/python examples/export_matrix.py [--compile] [PART …]
 
 Models of torchvision and timm have their published sizes, those of transformers two or three small layers. With PARTs of names only these are
 exported. Each is written, loaded again and compared by `packhorse.export`; rows of timm say that it is missing if it is not installed.
@@ -91,7 +91,8 @@ def row(library: str, name: str, make: Callable[[], Source], options: dict, fold
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help="export only architectures whose name or library has one of these")
-    parts = parser.parse_args().parts
+    parser.add_argument("--compile", action="store_true", help="make AOTInductor packages")
+    given = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.manual_seed(0)
@@ -100,7 +101,7 @@ if __name__ == "__main__":
     print("| architecture | from | inputs → outputs | CPU seconds | largest difference |\n|---|---|---|--:|--:|")
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
-        for library, name, *more in architectures():
-            if not parts or any(part in f"{library}:{name}" for part in parts):
-                print(row(library, name, *more, Path(temporary)), flush=True)
+        for library, name, make, options in architectures():
+            if not given.parts or any(part in f"{library}:{name}" for part in given.parts):
+                print(row(library, name, make, options | {"compile": given.compile}, Path(temporary)), flush=True)
     print(f"\n{time.monotonic() - begun:.0f} s")

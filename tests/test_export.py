@@ -298,6 +298,8 @@ REFUSED = {
     "another argument": (Gram, {"y": X}, {}, ["example_inputs: missing a required argument: 'x'; Gram.forward takes x"]),
     "no tensor": (Gram, [3], {}, ["example_inputs: there is no tensor"]),
     "numbers that are all the same": (bert, {"input_ids": torch.ones(2, 5, dtype=torch.long)}, {}, ["example_inputs: all numbers are the same"]),
+    "another size": (lambda: nn.Linear(4, 4), X, {}, ["the model fails with the example inputs: RuntimeError: mat1 and mat2 shapes cannot be multiplied"]),
+    "a value for no input": (Gram, X, {"pad": {"y": 0}}, ["pad: there is no input y; the inputs are x"]),
     "another output": (Gram, X, {"outputs": ["z"]}, ["outputs: there is no z; the model returns similarity, twice"]),
     "an unknown input": (Gram, X, {"dynamic": {"y": [1]}}, ["dynamic: there is no input y; the inputs are x"]),
     "a dimension that does not vary": (lambda: nn.Linear(3, 4), X, {"dynamic": {"input": [1]}}, ["dimension 1 of input at 3 only"]),

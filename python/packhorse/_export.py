@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from packhorse._call import Call, Flat
 from packhorse._comparison import Comparison, Run, shapes
 from packhorse._folder import ExportError, new_folder
-from packhorse._signature import DATATYPES, Dynamic, Signature
+from packhorse._signature import DATATYPES, Dynamic, Signature, explained
 
 # The limits of a registration: the rows of a batch, and the SLO in milliseconds.
 MAX_BATCH_SIZE = 4096
@@ -74,12 +74,14 @@ def export(
     """
     started = time.monotonic()
     folder = Path(folder).absolute()
-    check_arguments(model, folder, slo_ms, max_batch_size)
+    check_arguments(model, folder, slo_ms, max_batch_size, pad)
     with new_folder(folder, overwrite) as made, as_it_is_served(model):
         call = Call(model, example_inputs)
+        if unknown := sorted(set(pad or {}) - set(call.names)):
+            raise ExportError(f"pad: there is no input {', '.join(unknown)}; the inputs are {', '.join(call.names)}")
         flat = Flat(model, call, outputs)
         tensors = examples(call, max_batch_size)
-        names = list(flat.named(tensors))
+        names = output_names(flat, tensors)
         signature = Signature(flat, tensors, dynamic or {}, max_batch_size)
         comparison = Comparison(flat, signature, names, max_batch_size)
         if max_batch_size > 1:
@@ -97,7 +99,13 @@ def export(
                 for spec in inputs:
                     if spec["name"] in pad:
                         spec["pad"] = {"axis": spec["shape"].index(-1, signature.first), "value": pad[spec["name"]]}
-        registration = {"name": folder.name, "max_batch_size": max_batch_size, "slo_ms": int(slo_ms) if slo_ms == int(slo_ms) else slo_ms, "inputs": inputs, "outputs": comparison.output_specs()}
+        registration = {
+            "name": folder.name,
+            "max_batch_size": max_batch_size,
+            "slo_ms": int(slo_ms) if slo_ms == int(slo_ms) else slo_ms,
+            "inputs": inputs,
+            "outputs": comparison.output_specs(),
+        }
         (made / "model.json").write_text(lines(registration))
         write_request(made, flat, signature, names)
         if labels:
@@ -108,7 +116,7 @@ def export(
     return Exported(folder, folder / "1" / artifact.name, registration, compared, comparison.difference, time.monotonic() - started, notes)
 
 
-def check_arguments(model: nn.Module, folder: Path, slo_ms: float, max_batch_size: int) -> None:
+def check_arguments(model: nn.Module, folder: Path, slo_ms: float, max_batch_size: int, pad: Mapping | None) -> None:
     if isinstance(model, torch.jit.ScriptModule):
         raise ExportError("model: it is TorchScript already: save it as NAME/1/model.pt, and write NAME/model.json by hand")
     if not isinstance(model, nn.Module):
@@ -117,6 +125,8 @@ def check_arguments(model: nn.Module, folder: Path, slo_ms: float, max_batch_siz
         raise ExportError(f"folder: its name {folder.name!r} becomes the model's: expected up to 128 letters, digits, '.', '_' and '-'")
     if not 0 < slo_ms <= MAX_SLO_MS:
         raise ExportError(f"slo_ms: expected a number above 0 and at most {MAX_SLO_MS}, got {slo_ms}")
+    if pad and max_batch_size == 0:
+        raise ExportError("pad: only rows of a batch are filled up: leave it out, or set max_batch_size")
     if not 0 <= max_batch_size <= MAX_BATCH_SIZE:
         raise ExportError(f"max_batch_size: expected 0 to {MAX_BATCH_SIZE}, got {max_batch_size}")
 
@@ -134,6 +144,16 @@ def examples(call: Call, max_batch_size: int) -> list[Tensor]:
         )
     wanted = min(2, max_batch_size)
     return [torch.cat([tensor] * wanted)[: max(wanted, min(len(tensor), max_batch_size))] for tensor in call.tensors]
+
+
+def output_names(flat: Flat, tensors: Sequence[Tensor]) -> list[str]:
+    """The outputs of the module's first answer."""
+    try:
+        return list(flat.named(tensors))
+    except ExportError:
+        raise
+    except Exception as e:
+        raise ExportError(f"the model fails with the example inputs: {explained(e)}") from e
 
 
 @contextlib.contextmanager

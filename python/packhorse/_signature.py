@@ -33,8 +33,10 @@ DATATYPES = {
 }
 # A size above this is no bound of the model, but of PyTorch.
 UNBOUNDED = 1 << 31
-# The most numbers in the example of an input.
-EXAMPLE_ELEMENTS = 4096
+# The most numbers in the example of an input, and of all inputs.
+EXAMPLE_ELEMENTS, ALL_EXAMPLE_ELEMENTS = 4096, 16_384
+# The largest number that JSON has exactly.
+EXACT = 1 << 53
 # Times the example's size: beyond any bound of a dimension.
 LARGEST = 1 << 20
 
@@ -122,8 +124,10 @@ class Signature:
             if limits:
                 spec["typical_shape"] = [-1] * self.first + list(tensor.shape[self.first :])
             if not tensor.is_floating_point():
-                row = (tensor[0] if self.first else tensor).flatten()[:EXAMPLE_ELEMENTS]
-                spec["example"] = row.to(torch.int64).tolist()
+                row = (tensor[0] if self.first else tensor).flatten()[: min(EXAMPLE_ELEMENTS, ALL_EXAMPLE_ELEMENTS // len(self.names))]
+                example = [int(element) for element in row.tolist()]
+                if example and max(map(abs, example)) <= EXACT:
+                    spec["example"] = example
             found.append(spec)
         return found
 
@@ -184,10 +188,11 @@ def explained(error: Exception) -> str:
     frames += re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', text)
     ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
     of_model = [frame for frame in frames if not frame[0].startswith(ours) and not frame[0].startswith("<")]
-    what = f"{type(error).__name__}: {lines[0] if lines else ''}"
     if fixed := re.search(r"^  rows = (\d+)$|marked rows as dynamic but your code specialized it to be a constant \((\d+)\)", text, re.M):
-        return f"its code works with {fixed[1] or fixed[2]} rows only: take the number of rows from the input (x.shape[0]), or export without a batch dimension (max_batch_size=0)"
+        cure = "take the number of rows from the input (x.shape[0]), or export without a batch dimension (max_batch_size=0)"
+        return f"its code works with {fixed[1] or fixed[2]} rows only: {cure}"
+    what = f"{type(error).__name__}: {lines[0] if lines else ''}"
     if not of_model:
         return what
     file, line, source = of_model[-1]
-    return f'{what}\n  at {file}:{line}: {source.strip()}'
+    return f"{what}\n  at {file}:{line}: {source.strip()}"

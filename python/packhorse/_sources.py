@@ -79,7 +79,7 @@ def of_torchvision(name: str, weights: str, shape: Sequence[int] | None) -> Sour
         preprocessing = known.transforms()
         size = getattr(preprocessing, "crop_size", None) or getattr(preprocessing, "resize_size", None)
         if size is None:
-            raise ExportError(f"torchvision:{name} takes lists or pairs of images: write a function that returns it with example inputs (FILE.py:FUNCTION)")
+            raise ExportError(f"torchvision:{name} takes lists or pairs of images, which are no tensors with rows: export another model")
         size = [*size] * (2 // len(size))
         shape = [3, 16, *size] if name in models.list_models(models.video) else [3, *size]
     # Without weights for the whole, those of a backbone would be fetched.
@@ -124,8 +124,9 @@ def of_huggingface(folder: Path, encoder: bool) -> Source:
     if of_sentences:
         model = SentenceEncoder.of(folder, model)
         inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        if length := read_json(folder / "sentence_bert_config.json").get("max_seq_length"):
-            options["dynamic"] = {name: {1: (1, min(length, options["dynamic"][name][1][1]))} for name in inputs}
+        length = read_json(folder / "sentence_bert_config.json").get("max_seq_length") or NO_LENGTH
+        options["dynamic"] = {name: {1: (1, min(length, options["dynamic"][name][1][1]))} for name in inputs}
+        options["pad"] = {name: options["pad"][name] for name in inputs}
     options["files"] = {name: (folder / name).read_bytes() for name in PREPROCESSING if (folder / name).is_file()}
     labels = [label for _, label in sorted((config.id2label or {}).items())]
     if architecture.endswith("Classification") and labels != [f"LABEL_{i}" for i in range(len(labels))]:
