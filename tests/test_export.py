@@ -242,6 +242,26 @@ def test_bounds_padding_labels_and_files_come_from_the_folder(repository: Path):
     assert (repository / "compiled/1/model.pt2").is_file()
 
 
+def test_a_sentence_encoder_has_the_pooling_of_its_folder(tmp_path: Path):
+    encoder = bert().eval()
+    encoder.save_pretrained(tmp_path / "encoder")
+    modules = [{"type": f"sentence_transformers.models.{name}", "path": path} for name, path in [("Transformer", ""), ("Pooling", "1"), ("Normalize", "2")]]
+    (tmp_path / "encoder/modules.json").write_text(json.dumps(modules))
+    (tmp_path / "encoder/sentence_bert_config.json").write_text('{"max_seq_length": 60}')
+    (tmp_path / "encoder/1").mkdir()
+    (tmp_path / "encoder/1/config.json").write_text('{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": false}')
+    assert export_command.main([str(tmp_path / "encoder"), str(tmp_path / "models/encoder")]) == 0
+    registration = json.loads((tmp_path / "models/encoder/model.json").read_text())
+    assert [spec["max_shape"] for spec in registration["inputs"]] == [[-1, 60], [-1, 60]]
+    assert [(spec["name"], spec["shape"]) for spec in registration["outputs"]] == [("sentence_embedding", [-1, 32])]
+    inputs = text(3, 12)
+    with torch.no_grad():
+        (embedding,) = torch.jit.load(tmp_path / "models/encoder/1/model.pt")(*inputs.values())
+        found = encoder(**inputs).last_hidden_state
+    for row, length in enumerate(inputs["attention_mask"].sum(1)):
+        torch.testing.assert_close(embedding[row], nn.functional.normalize(found[row, :length].mean(0), dim=0), atol=1e-5, rtol=1e-5)
+
+
 def test_the_package_imports_nothing_heavy():
     code = "import packhorse, packhorse.export_command, sys; assert 'torch' not in sys.modules; packhorse.export; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(PYTHON)}, check=True)

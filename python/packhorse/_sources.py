@@ -124,8 +124,9 @@ def of_huggingface(folder: Path, encoder: bool) -> Source:
     if of_sentences:
         model = SentenceEncoder.of(folder, model)
         inputs = {name: inputs[name] for name in ("input_ids", "attention_mask")}
-        length = read_json(folder / "sentence_bert_config.json").get("max_seq_length") or NO_LENGTH
-        options["dynamic"] = {name: {1: (1, min(length, options["dynamic"][name][1][1]))} for name in inputs}
+        if length := read_json(folder / "sentence_bert_config.json").get("max_seq_length"):
+            most = min(length, (options["dynamic"]["input_ids"][1] or (1, length))[1])
+            options["dynamic"] = {name: {1: (1, most)} for name in inputs}
         options["pad"] = {name: options["pad"][name] for name in inputs}
     options["files"] = {name: (folder / name).read_bytes() for name in PREPROCESSING if (folder / name).is_file()}
     labels = [label for _, label in sorted((config.id2label or {}).items())]
@@ -142,13 +143,13 @@ def example_of(model: nn.Module, config: Any, tokenizer: dict, preprocessor: dic
     if "input_ids" in takes:
         text = config.get_text_config()
         length = longest(model, text, tokenizer)
-        inputs["input_ids"] = tokens(text, min(TOKENS, length))
+        inputs["input_ids"] = tokens(text, min(TOKENS, length or TOKENS))
         mask = torch.ones_like(inputs["input_ids"])
         mask[1, mask.shape[1] * 2 // 3 :] = 0
         others = tokenizer.get("model_input_names", ["attention_mask"])
         more = {"attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
         inputs |= {name: tensor for name, tensor in more.items() if name in others and name in takes}
-        options["dynamic"] = {name: {1: (1, length)} for name in inputs}
+        options["dynamic"] = {name: {1: (1, length) if length else None} for name in inputs}
         if "attention_mask" in inputs:
             options["pad"] = dict.fromkeys(inputs, 0) | {"input_ids": text.pad_token_id or 0}
     if "pixel_values" in takes:
@@ -177,13 +178,13 @@ def tokens(config: Any, length: int) -> Tensor:
     return usual[torch.randint(len(usual), (2, length))]
 
 
-def longest(model: nn.Module, config: Any, tokenizer: dict) -> int:
-    """The most tokens of a row: the tokenizer's, the configuration's, and what fits into learned positions."""
+def longest(model: nn.Module, config: Any, tokenizer: dict) -> int | None:
+    """The most tokens of a row: the tokenizer's, the configuration's, and what fits into learned positions; None if nothing says it."""
     known = [tokenizer.get("model_max_length") or NO_LENGTH, getattr(config, "max_position_embeddings", None) or NO_LENGTH]
     for name, module in model.named_modules():
         if "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             known.append(module.num_embeddings - module.padding_idx - 1)
-    return int(min(known))
+    return int(min(known)) if min(known) < NO_LENGTH else None
 
 
 def pair(size: Any) -> tuple[int, int]:
