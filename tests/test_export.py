@@ -289,6 +289,11 @@ class Gram(nn.Module):
         return {"similarity": x @ x.T, "twice": x * 2}
 
 
+class Writing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.add_(1) * 2
+
+
 class Noisy(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.dropout(x)
@@ -350,6 +355,14 @@ def test_a_model_is_afterwards_as_it_was(tmp_path: Path):
     packhorse.export(model.train(), X, tmp_path / "m")
     assert all(module.training for module in model.modules())
     assert torch.backends.mha.get_fastpath_enabled() and torch.is_grad_enabled()
+
+
+def test_a_model_may_write_to_its_inputs(tmp_path: Path):
+    example = X.clone()
+    packhorse.export(Writing(), example, tmp_path / "m")
+    torch.testing.assert_close(example, X)
+    request, answer = (json.loads((tmp_path / "m" / file).read_text()) for file in ("request.json", "answer.json"))
+    torch.testing.assert_close((torch.tensor(request["inputs"][0]["data"]) + 1) * 2, torch.tensor(answer["outputs"][0]["data"]))
 
 
 def test_a_model_without_a_batch_keeps_its_sizes(tmp_path: Path):

@@ -58,7 +58,7 @@ class Comparison:
     def answer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The module's answer."""
         try:
-            return self.flat(*inputs)
+            return self.flat(*copied(inputs))
         except Exception as e:
             text = f"the model fails with inputs of {shapes(inputs)}: {type(e).__name__}: {e}"
             raise ExportError(f"{text}; give bounds that it takes (dynamic=, --dynamic)") from e
@@ -103,7 +103,7 @@ class Comparison:
         """Asserts that the artifact answers as the module does, and keeps the largest difference."""
         for inputs, answers in zip(self.inputs, self.answers, strict=True):
             try:
-                given = run(*inputs)
+                given = run(*copied(inputs))
             except Exception as e:
                 raise ExportError(f"the artifact fails with inputs of {shapes(inputs)}, which the model takes: {str(e).strip().splitlines()[-1]}") from e
             largest = self.check_difference(answers, given, inputs, "the artifact answers otherwise than the model")
@@ -139,6 +139,11 @@ class Comparison:
         except ExportError as e:
             return str(e)
         return None
+
+
+def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors that a module may write to."""
+    return [tensor.clone() for tensor in tensors]
 
 
 def is_mask(tensor: Tensor) -> bool:

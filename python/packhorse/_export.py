@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from packhorse._call import Call, Flat
-from packhorse._comparison import Comparison, Run, shapes
+from packhorse._comparison import Comparison, Run, copied, shapes
 from packhorse._folder import ExportError, new_folder
 from packhorse._signature import DATATYPES, Dynamic, Signature, explained
 
@@ -136,7 +136,7 @@ def examples(call: Call, max_batch_size: int) -> list[Tensor]:
     if max_batch_size == 0:
         return list(call.tensors)
     rows = {name: tensor.shape[0] if tensor.dim() else None for name, tensor in zip(call.names, call.tensors, strict=True)}
-    if len(set(rows.values())) > 1 or None in rows.values():
+    if len(set(rows.values())) > 1 or not all(rows.values()):
         found = ", ".join(f"{name} has {size or 'none'}" for name, size in rows.items())
         raise ExportError(
             f"example_inputs: the first dimension of every tensor is the batch, and {found}: wrap the model in a module that takes the batch first, "
@@ -149,7 +149,7 @@ def examples(call: Call, max_batch_size: int) -> list[Tensor]:
 def output_names(flat: Flat, tensors: Sequence[Tensor]) -> list[str]:
     """The outputs of the module's first answer."""
     try:
-        return list(flat.named(tensors))
+        return list(flat.named(copied(tensors)))
     except ExportError:
         raise
     except Exception as e:
@@ -181,7 +181,7 @@ def as_it_is_served(model: nn.Module) -> Iterator[None]:
 def traced(flat: Flat, tensors: Sequence[Tensor], file: Path) -> Run:
     """Saves a trace; what runs the file."""
     try:
-        torch.jit.trace(flat, tuple(tensors), check_trace=False, strict=False).save(str(file))
+        torch.jit.trace(flat, tuple(copied(tensors)), check_trace=False, strict=False).save(str(file))
     except Exception as e:
         raise ExportError(f"the model cannot be traced: {e}; try an AOTInductor package (compile=True, --compile)") from e
     return torch.jit.load(str(file))
@@ -201,7 +201,7 @@ def write_request(folder: Path, flat: Flat, signature: Signature, outputs: list[
     row = [tensor[:1] if signature.first else tensor for tensor in signature.tensors]
     for file, field, names, tensors in (
         ("request.json", "inputs", signature.names, row),
-        ("answer.json", "outputs", outputs, flat(*row)),
+        ("answer.json", "outputs", outputs, flat(*copied(row))),
     ):
         if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors) or sum(tensor.numel() for tensor in tensors) > REQUEST_ELEMENTS:
             return

@@ -41,7 +41,7 @@ EXACT = 1 << 53
 LARGEST = 1 << 20
 
 # The dimensions of inputs that vary beside the batch, with bounds or without.
-Dynamic = Mapping[str, Iterable[int] | Mapping[int, tuple[int, int] | None]]
+Dynamic = Mapping[str, int | Iterable[int] | Mapping[int, tuple[int, int] | None]]
 # The shapes of all inputs.
 Sizes = tuple[tuple[int, ...], ...]
 
@@ -170,7 +170,7 @@ def declared(dynamic: Dynamic, tensors: Mapping[str, Tensor], first: int) -> dic
     for name, axes in dynamic.items():
         if name not in tensors:
             raise ExportError(f"dynamic: there is no input {name}; the inputs are {', '.join(tensors)}")
-        found[name] = dict(axes) if isinstance(axes, Mapping) else dict.fromkeys(axes)
+        found[name] = dict(axes) if isinstance(axes, Mapping) else dict.fromkeys([axes] if isinstance(axes, int) else axes)
         for axis in found[name]:
             if not first <= axis < tensors[name].dim():
                 raise ExportError(f"dynamic: dimension {axis} of {name}: expected {first} to {tensors[name].dim() - 1}")
