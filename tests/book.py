@@ -139,6 +139,7 @@ class Reader:
             "PACKHORSE_PROFILES": str(self.profiles()),
             "PACKHORSE_PROFILE_TIME_LIMIT_MS": "2000",
             "PACKHORSE_SYSTEM_SHARED_MEMORY": "true",
+            "PYTHONPATH": str(ROOT / "python"),
         }
         self.running: list[Process] = []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import models
 import pytest
-import triton
+import triton_clients
 from cluster import Cluster, processes_of, wait_until
 from http_admin import request
 
@@ -86,7 +86,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture(params=["sync", "asyncio"])
 def client(request: pytest.FixtureRequest, served: Served) -> Iterator:
     """tritonclient, both kinds."""
-    client = triton.connect(request.param, served.address)
+    client = triton_clients.connect(request.param, served.address)
     yield client
     client.close()
 

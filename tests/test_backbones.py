@@ -9,7 +9,7 @@ import models
 import numpy as np
 import pytest
 import torch
-import triton
+import triton_clients
 from cluster import Cluster, wait_until
 
 HEADS = 4
@@ -58,7 +58,7 @@ def image(seed: int, rows: int = 1) -> np.ndarray:
 
 
 def check(headed: Headed, client, model: models.Model, x: np.ndarray) -> None:
-    answer = client.infer(model.name, triton.tensors({"image": x})).as_numpy("logits")
+    answer = client.infer(model.name, triton_clients.tensors({"image": x})).as_numpy("logits")
     expected = model.answer(torch.from_numpy(x)).numpy()
     np.testing.assert_allclose(answer, expected, rtol=1e-4, atol=1e-5)
 
@@ -66,14 +66,14 @@ def check(headed: Headed, client, model: models.Model, x: np.ndarray) -> None:
 def test_models_that_share_a_backbone_are_found_and_served_by_one_worker(headed: Headed):
     served = headed.models[:HEADS]
     headed.wait_for_one_worker(served)
-    client = triton.connect("sync", headed.cluster.inference)
+    client = triton_clients.connect("sync", headed.cluster.inference)
     for seed, model in enumerate(served):
         for rows in (1, 8):
             check(headed, client, model, image(seed, rows))
     client.close()
 
     def ask(number: int) -> None:
-        client = triton.connect("sync", headed.cluster.inference)
+        client = triton_clients.connect("sync", headed.cluster.inference)
         for step in range(25):
             check(headed, client, served[(number + step) % HEADS], image(100 * number + step))
         client.close()
@@ -85,12 +85,12 @@ def test_models_that_share_a_backbone_are_found_and_served_by_one_worker(headed:
 def test_a_model_joins_and_leaves_while_the_others_answer(headed: Headed):
     served = headed.models[:HEADS]
     headed.wait_for_one_worker(served)
-    client = triton.connect("sync", headed.cluster.inference)
+    client = triton_clients.connect("sync", headed.cluster.inference)
     stop = False
 
     def keep_asking() -> int:
         asked = 0
-        other = triton.connect("sync", headed.cluster.inference)
+        other = triton_clients.connect("sync", headed.cluster.inference)
         while not stop:
             check(headed, other, served[asked % HEADS], image(asked))
             asked += 1
@@ -118,7 +118,7 @@ def test_after_the_death_of_the_worker_all_its_models_come_back(headed: Headed):
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: headed.cluster.worker_pids(served[0].name) not in ([], [pid]), "another worker", 60)
     headed.wait_for_one_worker(served)
-    client = triton.connect("sync", headed.cluster.inference)
+    client = triton_clients.connect("sync", headed.cluster.inference)
     for model in served:
         check(headed, client, model, image(1))
     client.close()

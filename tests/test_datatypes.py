@@ -5,7 +5,7 @@ import json
 import ml_dtypes
 import numpy as np
 import pytest
-import triton
+import triton_clients
 from conftest import Served
 from models import DATATYPES
 from tritonclient.utils import triton_to_np_dtype
@@ -39,8 +39,8 @@ def bits(values: np.ndarray) -> bytes:
 
 @pytest.mark.parametrize("name", DATATYPES)
 def test_binary_there_and_back(client, name: str):
-    inputs = triton.tensors({f"in_{name}": array(name), **others(name)})
-    result = client.infer("identity", inputs, outputs=triton.outputs([f"out_{name}"]))
+    inputs = triton_clients.tensors({f"in_{name}": array(name), **others(name)})
+    result = client.infer("identity", inputs, outputs=triton_clients.outputs([f"out_{name}"]))
     assert result.get_output(f"out_{name}")["datatype"] == name
     assert bits(result.as_numpy(f"out_{name}")) == bits(array(name))
 
@@ -48,15 +48,15 @@ def test_binary_there_and_back(client, name: str):
 @pytest.mark.parametrize("name", ["FP16", "BF16", "FP32", "FP64"])
 def test_infinities_and_nan_travel_as_binary(client, name: str):
     values = array(name, [float("inf"), float("-inf"), float("nan"), -0.0])
-    inputs = triton.tensors({f"in_{name}": values, **others(name)})
-    result = client.infer("identity", inputs, outputs=triton.outputs([f"out_{name}"]))
+    inputs = triton_clients.tensors({f"in_{name}": values, **others(name)})
+    result = client.infer("identity", inputs, outputs=triton_clients.outputs([f"out_{name}"]))
     assert bits(result.as_numpy(f"out_{name}")) == bits(values)
 
 
 @pytest.mark.parametrize("name", IN_JSON)
 def test_json_there_and_back_without_a_lost_digit(client, name: str):
-    inputs = triton.tensors({f"in_{name}": array(name)}, binary=False) + triton.tensors(others(name))
-    result = client.infer("identity", inputs, outputs=triton.outputs([f"out_{name}"], binary=False))
+    inputs = triton_clients.tensors({f"in_{name}": array(name)}, binary=False) + triton_clients.tensors(others(name))
+    result = client.infer("identity", inputs, outputs=triton_clients.outputs([f"out_{name}"], binary=False))
     assert bits(result.as_numpy(f"out_{name}")) == bits(array(name))
 
 

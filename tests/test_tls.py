@@ -13,7 +13,7 @@ from pathlib import Path
 import models
 import numpy as np
 import pytest
-import triton
+import triton_clients
 import tritonclient.http as sync_client
 from authority import Authority, command
 from cluster import PROGRAMS, Cluster, wait_until
@@ -163,10 +163,10 @@ def test_agent_command_and_triton_clients_use_tls(secure: MakeCluster, authority
     x = np.ones((1, 4), np.float32)
     clients = [
         sync_client.InferenceServerClient(cluster.inference, ssl=True, ssl_options={"ca_certs": str(authority.ca)}, insecure=False),
-        triton.Blocking(cluster.inference, ssl=True, ssl_context=authority.context()),
+        triton_clients.Blocking(cluster.inference, ssl=True, ssl_context=authority.context()),
     ]
     for client in clients:
-        result = client.infer("m", triton.tensors({"x": x}), outputs=triton.outputs(["y"]))
+        result = client.infer("m", triton_clients.tensors({"x": x}), outputs=triton_clients.outputs(["y"]))
         assert result.as_numpy("y").shape == (1, 2)
         client.close()
 
@@ -233,8 +233,8 @@ def test_batches_to_another_machine_are_within_tls(link: Link):
         x = np.ones((1, PIXELS), np.float32)
 
         def infer(_: int) -> tuple[int, ...]:
-            client = triton.connect("sync", cluster.inference)
-            result = client.infer("m", triton.tensors({"x": x}), outputs=triton.outputs(["y"]))
+            client = triton_clients.connect("sync", cluster.inference)
+            result = client.infer("m", triton_clients.tensors({"x": x}), outputs=triton_clients.outputs(["y"]))
             client.close()
             return result.as_numpy("y").shape
 

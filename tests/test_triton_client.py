@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-import triton
+import triton_clients
 from conftest import Served
 from tritonclient.utils import InferenceServerException
 
@@ -22,8 +22,8 @@ def two_versions(served: Served) -> None:
 
 def ask(client, model: str, inputs: dict[str, np.ndarray], wanted: list[str], binary: bool = True, **more):
     """The outputs of a request, as arrays."""
-    given = triton.tensors(inputs, binary)
-    result = client.infer(model, given, outputs=triton.outputs(wanted, binary), **more)
+    given = triton_clients.tensors(inputs, binary)
+    result = client.infer(model, given, outputs=triton_clients.outputs(wanted, binary), **more)
     return [result.as_numpy(name) for name in wanted]
 
 
@@ -136,9 +136,9 @@ def test_outputs_come_under_their_names_in_any_order(client, binary: bool):
 
 
 def test_only_the_outputs_asked_for_come_and_all_of_them_when_none_is(client):
-    result = client.infer("sum-and-difference", triton.tensors(pair()), outputs=triton.outputs(["sum"]))
+    result = client.infer("sum-and-difference", triton_clients.tensors(pair()), outputs=triton_clients.outputs(["sum"]))
     assert result.as_numpy("difference") is None
-    result = client.infer("sum-and-difference", triton.tensors(pair()))
+    result = client.infer("sum-and-difference", triton_clients.tensors(pair()))
     assert {output["name"] for output in result.get_response()["outputs"]} == {"sum", "difference"}
 
 
@@ -146,8 +146,8 @@ def test_only_the_outputs_asked_for_come_and_all_of_them_when_none_is(client):
 @pytest.mark.parametrize("response_binary", [True, False])
 def test_each_direction_has_its_own_encoding(client, request_binary: bool, response_binary: bool):
     inputs = pair()
-    wanted = triton.outputs(["sum"], response_binary)
-    result = client.infer("sum-and-difference", triton.tensors(inputs, request_binary), outputs=wanted)
+    wanted = triton_clients.outputs(["sum"], response_binary)
+    result = client.infer("sum-and-difference", triton_clients.tensors(inputs, request_binary), outputs=wanted)
     np.testing.assert_array_equal(result.as_numpy("sum"), inputs["a"] + inputs["b"])
     parameters = result.get_output("sum").get("parameters", {})
     assert ("binary_data_size" in parameters) == response_binary
@@ -155,11 +155,11 @@ def test_each_direction_has_its_own_encoding(client, request_binary: bool, respo
 
 
 def test_the_answer_names_request_model_and_version(client):
-    result = client.infer("sum-and-difference", triton.tensors(pair()), request_id="frühling-7").get_response()
+    result = client.infer("sum-and-difference", triton_clients.tensors(pair()), request_id="frühling-7").get_response()
     assert result["id"] == "frühling-7"
     assert result["model_name"] == "sum-and-difference"
     assert result["model_version"] == "2", "without a version, the newest answers"
-    result = client.infer("sum-and-difference", triton.tensors(pair()), model_version="1").get_response()
+    result = client.infer("sum-and-difference", triton_clients.tensors(pair()), model_version="1").get_response()
     assert result["model_version"] == "1"
     assert "id" not in result
 
@@ -206,7 +206,7 @@ def test_a_model_without_batch_dimension(client, binary: bool):
 @pytest.mark.parametrize("model", ["double", "sum-of-row"])
 def test_every_request_of_a_crowd_gets_its_own_rows(served: Served, model: str):
     """Requests of different sizes and lengths, all at once: they are batched, padded, split, and never mixed up."""
-    clients = [triton.sync_client.InferenceServerClient(served.address) for _ in range(16)]
+    clients = [triton_clients.sync_client.InferenceServerClient(served.address) for _ in range(16)]
 
     def one(number: int) -> None:
         x = np.full((1 + number % 3, 1 + number % 5), number, np.float32)
@@ -228,8 +228,8 @@ def test_a_crowd_shares_batches_and_each_gets_what_pytorch_answers(served: Serve
     rows = [GENERATOR.standard_normal((1, 256), dtype=np.float32) for _ in range(64)]
 
     async def crowd() -> list:
-        async with triton.asyncio_client.InferenceServerClient(served.address) as client:
-            return await asyncio.gather(*(client.infer("slow", triton.tensors({"x": x})) for x in rows))
+        async with triton_clients.asyncio_client.InferenceServerClient(served.address) as client:
+            return await asyncio.gather(*(client.infer("slow", triton_clients.tensors({"x": x})) for x in rows))
 
     labels = {"model": "slow", "version": "1"}
     rows_before = served.admin.metric("nv_inference_count", **labels)
@@ -267,8 +267,8 @@ def test_a_request_unlike_the_signature_is_refused_by_name(client, binary: bool,
 @pytest.mark.parametrize(
     "call",
     [
-        lambda client: client.infer("unheard-of", triton.tensors(pair())),
-        lambda client: client.infer("sum-and-difference", triton.tensors(pair()), model_version="9"),
+        lambda client: client.infer("unheard-of", triton_clients.tensors(pair())),
+        lambda client: client.infer("sum-and-difference", triton_clients.tensors(pair()), model_version="9"),
         lambda client: client.get_model_metadata("unheard-of"),
         lambda client: client.get_model_config("unheard-of"),
         lambda client: client.get_model_metadata("sum-and-difference", "9"),

@@ -10,7 +10,7 @@ import models
 import numpy as np
 import perf_analyzer
 import pytest
-import triton
+import triton_clients
 from cluster import Cluster, wait_until
 from conftest import simulated_devices
 from http_admin import request
@@ -45,24 +45,24 @@ def family(new_cluster: Callable[..., Cluster]) -> Cluster:
 
 
 def ask(client) -> dict:
-    return client.infer(FAMILY, triton.tensors({"x": INPUT})).get_response()
+    return client.infer(FAMILY, triton_clients.tensors({"x": INPUT})).get_response()
 
 
 @pytest.mark.parametrize("kind", ["sync", "asyncio"])
 def test_tritonclient_asks_a_family_like_a_model_and_is_told_who_answered(family: Cluster, kind: str):
-    client = triton.connect(kind, family.inference)
+    client = triton_clients.connect(kind, family.inference)
     assert client.is_model_ready(FAMILY)
     metadata = client.get_model_metadata(FAMILY)
     assert metadata["name"] == FAMILY and metadata["inputs"] == client.get_model_metadata("good")["inputs"]
     assert client.get_model_config(FAMILY)["name"] == FAMILY
     assert {entry["name"] for entry in client.get_model_repository_index()} == {FAMILY, *VARIANTS}
     for _ in range(5):
-        answer = client.infer(FAMILY, triton.tensors({"x": INPUT}), request_id="7")
+        answer = client.infer(FAMILY, triton_clients.tensors({"x": INPUT}), request_id="7")
         assert answer.as_numpy("y").shape == (1, 2)
         response = answer.get_response()
         assert (response["model_name"], response["model_version"], response["id"]) == (FAMILY, "1", "7")
         assert response["parameters"] == {"variant": "good"}, "without load the accurate one answers"
-    assert client.infer("cheap", triton.tensors({"x": INPUT})).get_response()["model_name"] == "cheap"
+    assert client.infer("cheap", triton_clients.tensors({"x": INPUT})).get_response()["model_name"] == "cheap"
     (statistics,) = client.get_inference_statistics(FAMILY)["model_stats"]
     assert (statistics["name"], statistics["inference_stats"]["success"]["count"]) == (FAMILY, 6)
     client.close()
@@ -110,13 +110,13 @@ def test_what_the_accurate_variant_cannot_answer_in_time_the_cheap_one_answers(f
     for name in VARIANTS:
         assert f'packhorse_accurate_answers_total{{model="{name}",version="1",family="{FAMILY}"}}' in metrics
     # Once the load is over, the accurate one answers again.
-    client = triton.connect("sync", family.inference)
+    client = triton_clients.connect("sync", family.inference)
     wait_until(lambda: ask(client)["parameters"]["variant"] == "good", "the accurate variant to answer")
     client.close()
 
 
 def test_a_variant_is_removed_and_comes_back_and_the_family_answers_all_the_time(family: Cluster):
-    client = triton.connect("sync", family.inference)
+    client = triton_clients.connect("sync", family.inference)
     answered = lambda: ask(client)["parameters"]["variant"]
     assert answered() == "good"
     assert family.admin.call("PATCH", "/v1/models/good", {"accuracy": 60.0}).status == 200

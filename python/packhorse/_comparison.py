@@ -1,0 +1,170 @@
+"""The comparison of an artifact's answers with those of the module it was made from, on inputs of several sizes whose rows differ."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from packhorse._call import Flat
+from packhorse._folder import ExportError
+from packhorse._signature import Signature, Sizes, datatype
+
+# The largest difference of two answers, as a part of the tensor's magnitude. No other datatype may differ.
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+# The smallest magnitude that counts.
+MAGNITUDE = 1e-3
+# Rows, and the part of the example's sizes where these vary.
+CASES = [(1, 1.0), (2, 1.0), (3, 0.67), (8, 1.4)]
+# The most elements of a comparison with the largest sizes that are declared.
+LARGEST_ELEMENTS = 1 << 14
+
+Run = Callable[..., Sequence[Tensor]]
+
+
+class Comparison:
+    """Inputs of several sizes with the module's answers."""
+
+    def __init__(self, flat: Flat, signature: Signature, names: list[str], max_batch_size: int):
+        self.flat, self.signature, self.names = flat, signature, names
+        self.difference = 0.0
+        cases = [signature.sized(min(rows, max_batch_size), scale) for rows, scale in CASES]
+        largest = signature.sized(1, math.inf)
+        if sum(map(math.prod, largest)) <= LARGEST_ELEMENTS:
+            cases.append(largest)
+        self.inputs = [self.drawn(sizes) for sizes in dict.fromkeys(cases)]
+        self.answers = [self.answer(inputs) for inputs in self.inputs]
+        self.check_difference(self.answers[-1], self.answer(self.inputs[-1]), self.inputs[-1], "the model answers the same inputs differently each time")
+
+    def drawn(self, sizes: Sizes) -> list[Tensor]:
+        """Inputs of these shapes with elements of the example's, which are all known to be possible; masks keep their order."""
+        generator = torch.Generator().manual_seed(0)
+        found = []
+        for tensor, shape in zip(self.signature.tensors, sizes, strict=True):
+            elements = tensor.flatten().cpu()
+            if is_mask(tensor):
+                made = tensor.cpu()
+                for axis, size in enumerate(shape):
+                    made = made.index_select(axis, torch.arange(size) % made.shape[axis])
+            elif tensor.is_floating_point() and bool((elements == elements[0]).all()):
+                made = torch.randn(shape, generator=generator).to(tensor.dtype)
+            else:
+                made = elements[torch.randint(len(elements), shape, generator=generator)]
+            found.append(made.to(tensor.device))
+        if sizes[0][:1] > (1,) and self.signature.first and not any(len(tensor.unique(dim=0)) > 1 for tensor in found):
+            raise ExportError("example_inputs: all numbers are the same, so that no comparison tells rows apart: give usual ones")
+        return found
+
+    def answer(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The module's answer."""
+        try:
+            return self.flat(*copied(inputs))
+        except Exception as e:
+            text = f"the model fails with inputs of {shapes(inputs)}: {type(e).__name__}: {e}"
+            raise ExportError(f"{text}; give bounds that it takes (dynamic=, --dynamic)") from e
+
+    def output_specs(self) -> list[dict]:
+        """The outputs of a registration. A dimension varies where the program says so or answers do.
+
+        The program alone would not do, since PyTorch 2.11 has the state of an LSTM with a dimension more than there is.
+        """
+        found = []
+        for i, name in enumerate(self.names):
+            observed = [answers[i].shape for answers in self.answers]
+            declared = self.signature.output_shapes[i]
+            shape = []
+            for axis, sizes in enumerate(zip(*observed, strict=True)):
+                varies = len(declared) == len(observed[0]) and isinstance(declared[axis], torch.SymInt)
+                shape.append(-1 if varies or len(set(sizes)) > 1 else sizes[0])
+            shape[: self.signature.first] = [-1] * self.signature.first
+            found.append({"name": name, "datatype": datatype(name, self.answers[0][i].dtype), "shape": shape})
+        return found
+
+    def check_batch(self) -> None:
+        """Asserts that the first dimension of every output is the batch, and that no other one changes with it."""
+        for i, name in enumerate(self.names):
+            observed = {(len(inputs[0]), answers[i].shape) for inputs, answers in zip(self.inputs, self.answers, strict=True)}
+            one, two = (answers[i].shape for answers in self.answers[:2])
+            if any(shape[:1] != (rows,) for rows, shape in observed) or one[1:] != two[1:]:
+                raise ExportError(
+                    f"output {name} is {dimensions(one)} for a row and {dimensions(two)} for two: its rows are not those of the inputs, so requests cannot "
+                    f"share a batch; leave it out (outputs=, --outputs; there are {', '.join(self.names)}), or export without a batch dimension (max_batch_size=0)"
+                )
+
+    def check_rows(self) -> None:
+        """Asserts that the answer of a row between two others is the one that it has alone."""
+        what = "rows depend on each other, so requests cannot share a batch: a row alone has another answer"
+        for inputs, answers in zip(self.inputs, self.answers, strict=True):
+            if len(inputs[0]) == 3:
+                alone = self.answer([tensor[1:2] for tensor in inputs])
+                self.check_difference([answer[1:2] for answer in answers], alone, inputs, what)
+
+    def check_artifact(self, run: Run) -> None:
+        """Asserts that the artifact answers as the module does, and keeps the largest difference."""
+        for inputs, answers in zip(self.inputs, self.answers, strict=True):
+            try:
+                given = run(*copied(inputs))
+            except Exception as e:
+                raise ExportError(f"the artifact fails with inputs of {shapes(inputs)}, which the model takes: {str(e).strip().splitlines()[-1]}") from e
+            largest = self.check_difference(answers, given, inputs, "the artifact answers otherwise than the model")
+            self.difference = max(self.difference, largest)
+
+    def check_difference(self, wanted: Sequence[Tensor], given: Sequence[Tensor], inputs: Sequence[Tensor], what: str) -> float:
+        """The largest difference of two answers, which must be within the tolerance."""
+        largest = 0.0
+        for name, one, other in zip(self.names, wanted, given, strict=True):
+            if one.shape != other.shape or one.dtype != other.dtype:
+                raise ExportError(f"{what}: output {name} for {shapes([*inputs])} is {shapes([other])}, and not {shapes([one])}")
+            found, magnitude = difference(one, other)
+            largest = max(largest, found)
+            if not found <= TOLERANCES.get(one.dtype, 0) * max(magnitude, MAGNITUDE):
+                raise ExportError(f"{what}: output {name} for {shapes([*inputs])} differs by {found:.3g} of {magnitude:.3g}")
+        return largest
+
+    def unpaddable(self, pad: Mapping[str, float]) -> str | None:
+        """Why rows cannot be filled up with these values, if they cannot."""
+        inputs = self.drawn(self.signature.sized(3, 1.0))
+        filled = []
+        for name, tensor, shape in zip(self.signature.names, inputs, self.signature.input_shapes, strict=True):
+            axes = self.signature.open(shape)
+            if len(axes) != (name in pad):
+                return f"{name} has {len(axes)} dimensions that vary, expected {int(name in pad)}"
+            if axes:
+                more = list(tensor.shape)
+                more[axes[0][0]] = 1
+                tensor = torch.cat([tensor, torch.full(more, pad[name], dtype=tensor.dtype, device=tensor.device)], axes[0][0])
+            filled.append(tensor)
+        try:
+            self.check_difference(self.answer(inputs), self.answer(filled), filled, "a filled row has another answer")
+        except ExportError as e:
+            return str(e)
+        return None
+
+
+def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors that a module may write to."""
+    return [tensor.clone() for tensor in tensors]
+
+
+def is_mask(tensor: Tensor) -> bool:
+    """Returns true for zeros and ones that are no measurements."""
+    return not tensor.is_floating_point() and bool(((tensor == 0) | (tensor == 1)).all())
+
+
+def difference(one: Tensor, other: Tensor) -> tuple[float, float]:
+    """The largest difference of two elements, and the largest magnitude. Equal infinities, and what is no number in both, do not differ."""
+    one, other = one.detach().to(torch.float64), other.detach().to(torch.float64)
+    same = (one == other) | (one.isnan() & other.isnan())
+    apart = torch.where(same, 0.0, (one - other).abs())
+    finite = torch.where(one.isfinite(), one.abs(), 0.0)
+    return (float(apart.max()), float(finite.max())) if apart.numel() else (0.0, 0.0)
+
+
+def shapes(tensors: Sequence[Tensor]) -> str:
+    """The shapes of tensors for a reader."""
+    return " ".join(dimensions(tensor.shape) for tensor in tensors)
+
+
+def dimensions(shape: Sequence[int]) -> str:
+    """A shape for a reader."""
+    return "x".join(map(str, shape)) or "scalar"

@@ -1,0 +1,221 @@
+"""From a PyTorch module with example inputs to a folder of a model repository.
+
+`torch.export` tells the signature, and refuses what a trace would silently freeze, such as a branch on a tensor's value. The artifact is a
+trace or an AOTInductor package, which answers as the module does before the folder takes its place.
+"""
+
+import contextlib
+import json
+import logging
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from packhorse._call import Call, Flat
+from packhorse._comparison import Comparison, Run, copied, shapes
+from packhorse._folder import ExportError, new_folder
+from packhorse._signature import DATATYPES, Dynamic, Signature, explained
+
+# The limits of a registration: the rows of a batch, and the SLO in milliseconds.
+MAX_BATCH_SIZE = 4096
+MAX_SLO_MS = 60_000
+# The most elements of request.json and answer.json.
+REQUEST_ELEMENTS = 1 << 18
+
+
+@dataclass
+class Exported:
+    """A written folder of a model repository."""
+
+    folder: Path
+    # The program, in the folder.
+    artifact: Path
+    # What model.json has.
+    registration: dict
+    # The shapes of the inputs that artifact and module were compared with.
+    compared: list[str]
+    # The largest difference between an element of theirs.
+    difference: float
+    seconds: float
+    # What was left out, and why.
+    notes: list[str]
+
+
+def export(
+    model: nn.Module,
+    example_inputs: Tensor | Sequence | Mapping,
+    folder: str | Path,
+    *,
+    slo_ms: float = 100,
+    max_batch_size: int = 8,
+    dynamic: Dynamic | None = None,
+    outputs: Sequence[str] | None = None,
+    pad: Mapping[str, float] | None = None,
+    compile: bool = False,
+    labels: Sequence[str] = (),
+    files: Mapping[str, bytes] | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Writes a module as the folder of a model repository, whose name is the model's.
+
+    `example_inputs` are a tensor, a sequence of positional arguments or a mapping of keyword arguments. What is no tensor in them stays as it is.
+    The first dimension of every tensor is the batch, unless `max_batch_size` is 0.
+
+    `dynamic` names further dimensions that vary, such as `{"mel": [2]}`, or `{"mel": {2: (100, 3000)}}` with bounds. Those of integers and Booleans
+    vary without it where the program allows it. `outputs` chooses outputs by name. `pad` has the value by input that fills shorter rows up, and is
+    declared where that changes no answer. `compile` makes an AOTInductor package. `labels`, one for each class, become labels.txt beside the
+    artifact, and `files` by name are put there, too. `overwrite` replaces an existing folder.
+    """
+    started = time.monotonic()
+    folder = Path(folder).absolute()
+    check_arguments(model, folder, slo_ms, max_batch_size, pad)
+    with new_folder(folder, overwrite) as made, as_it_is_served(model):
+        call = Call(model, example_inputs)
+        if unknown := sorted(set(pad or {}) - set(call.names)):
+            raise ExportError(f"pad: there is no input {', '.join(unknown)}; the inputs are {', '.join(call.names)}")
+        flat = Flat(model, call, outputs)
+        tensors = examples(call, max_batch_size)
+        names = output_names(flat, tensors)
+        signature = Signature(flat, tensors, dynamic or {}, max_batch_size)
+        comparison = Comparison(flat, signature, names, max_batch_size)
+        if max_batch_size > 1:
+            comparison.check_batch()
+            comparison.check_rows()
+        version = made / "1"
+        version.mkdir()
+        artifact = version / ("model.pt2" if compile else "model.pt")
+        comparison.check_artifact(compiled(signature, artifact) if compile else traced(flat, tensors, artifact))
+        inputs, notes = signature.input_specs(), signature.notes
+        if pad:
+            if problem := comparison.unpaddable(pad):
+                notes.append(f"no pad is declared: {problem}")
+            else:
+                for spec in inputs:
+                    if spec["name"] in pad:
+                        spec["pad"] = {"axis": spec["shape"].index(-1, signature.first), "value": pad[spec["name"]]}
+        registration = {
+            "name": folder.name,
+            "max_batch_size": max_batch_size,
+            "slo_ms": int(slo_ms) if slo_ms == int(slo_ms) else slo_ms,
+            "inputs": inputs,
+            "outputs": comparison.output_specs(),
+        }
+        (made / "model.json").write_text(lines(registration))
+        write_request(made, flat, signature, names)
+        if labels:
+            (version / "labels.txt").write_text("".join(f"{label}\n" for label in labels))
+        for name, content in (files or {}).items():
+            (version / name).write_bytes(content)
+    compared = [shapes(inputs) for inputs in comparison.inputs]
+    return Exported(folder, folder / "1" / artifact.name, registration, compared, comparison.difference, time.monotonic() - started, notes)
+
+
+def check_arguments(model: nn.Module, folder: Path, slo_ms: float, max_batch_size: int, pad: Mapping | None) -> None:
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ExportError("model: it is TorchScript already: save it as NAME/1/model.pt, and write NAME/model.json by hand")
+    if not isinstance(model, nn.Module):
+        raise ExportError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", folder.name):
+        raise ExportError(f"folder: its name {folder.name!r} becomes the model's: expected up to 128 letters, digits, '.', '_' and '-'")
+    if not 0 < slo_ms <= MAX_SLO_MS:
+        raise ExportError(f"slo_ms: expected a number above 0 and at most {MAX_SLO_MS}, got {slo_ms}")
+    if pad and max_batch_size == 0:
+        raise ExportError("pad: only rows of a batch are filled up: leave it out, or set max_batch_size")
+    if not 0 <= max_batch_size <= MAX_BATCH_SIZE:
+        raise ExportError(f"max_batch_size: expected 0 to {MAX_BATCH_SIZE}, got {max_batch_size}")
+
+
+def examples(call: Call, max_batch_size: int) -> list[Tensor]:
+    """The example with two rows at least, since PyTorch freezes a size of one."""
+    if max_batch_size == 0:
+        return list(call.tensors)
+    rows = {name: tensor.shape[0] if tensor.dim() else None for name, tensor in zip(call.names, call.tensors, strict=True)}
+    if len(set(rows.values())) > 1 or not all(rows.values()):
+        found = ", ".join(f"{name} has {size or 'none'}" for name, size in rows.items())
+        raise ExportError(
+            f"example_inputs: the first dimension of every tensor is the batch, and {found}: wrap the model in a module that takes the batch first, "
+            "or export without a batch dimension (max_batch_size=0)"
+        )
+    wanted = min(2, max_batch_size)
+    return [torch.cat([tensor] * wanted)[: max(wanted, min(len(tensor), max_batch_size))] for tensor in call.tensors]
+
+
+def output_names(flat: Flat, tensors: Sequence[Tensor]) -> list[str]:
+    """The outputs of the module's first answer."""
+    try:
+        return list(flat.named(copied(tensors)))
+    except ExportError:
+        raise
+    except Exception as e:
+        raise ExportError(f"the model fails with the example inputs: {explained(e)}") from e
+
+
+@contextlib.contextmanager
+def as_it_is_served(model: nn.Module) -> Iterator[None]:
+    """Has the model answer as it does when served, and be as it was afterwards: evaluated, without gradients and without PyTorch's second
+    implementation of transformers, which follows no other sizes. Keeps PyTorch's notices of tracing to itself, since the answers are compared."""
+    trained = {module: module.training for module in model.modules()}
+    fast = torch.backends.mha.get_fastpath_enabled()
+    logger = logging.getLogger("torch")
+    level = logger.level
+    try:
+        model.eval()
+        torch.backends.mha.set_fastpath_enabled(False)
+        logger.setLevel(logging.CRITICAL)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module, was in trained.items():
+            module.training = was
+
+
+def traced(flat: Flat, tensors: Sequence[Tensor], file: Path) -> Run:
+    """Saves a trace; what runs the file."""
+    try:
+        torch.jit.trace(flat, tuple(copied(tensors)), check_trace=False, strict=False).save(str(file))
+    except Exception as e:
+        raise ExportError(f"the model cannot be traced: {e}; try an AOTInductor package (compile=True, --compile)") from e
+    return torch.jit.load(str(file))
+
+
+def compiled(signature: Signature, file: Path) -> Run:
+    """Compiles an AOTInductor package; what runs the file."""
+    try:
+        torch._inductor.aoti_compile_and_package(signature.program, package_path=str(file))
+    except Exception as e:
+        raise ExportError(f"the model cannot be compiled: {e}; leave out compile=True (--compile) for TorchScript") from e
+    return torch._inductor.aoti_load_package(str(file))
+
+
+def write_request(folder: Path, flat: Flat, signature: Signature, outputs: list[str]) -> None:
+    """Writes the body of a request of the first row and what it is answered, unless they are large or JSON has no such numbers."""
+    row = [tensor[:1] if signature.first else tensor for tensor in signature.tensors]
+    for file, field, names, tensors in (
+        ("request.json", "inputs", signature.names, row),
+        ("answer.json", "outputs", outputs, flat(*copied(row))),
+    ):
+        if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors) or sum(tensor.numel() for tensor in tensors) > REQUEST_ELEMENTS:
+            return
+        body = [
+            {"name": name, "datatype": DATATYPES[tensor.dtype], "shape": list(tensor.shape), "data": tensor.flatten().tolist()}
+            for name, tensor in zip(names, tensors, strict=True)
+        ]
+        (folder / file).write_text(json.dumps({field: body}) + "\n")
+
+
+def lines(registration: dict) -> str:
+    """JSON with a line for each field and tensor."""
+    text = json.dumps(registration | {"inputs": [], "outputs": []}, indent=2)
+    for side in ("inputs", "outputs"):
+        tensors = ",\n    ".join(json.dumps(tensor) for tensor in registration[side])
+        text = text.replace(f'"{side}": []', f'"{side}": [\n    {tensors}\n  ]')
+    return text + "\n"

@@ -1,0 +1,53 @@
+"""A folder that is there whole or not at all, and the error of whoever makes it."""
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class ExportError(ValueError):
+    """What keeps a model from being exported, and what to do about it."""
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
+    """Gives a folder to fill, which takes its place when it is full.
+
+    It is a hidden sibling meanwhile, which no reader of a model repository takes for a model, and is gone if anything fails.
+    """
+    check_absent(folder, overwrite)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as e:
+        raise ExportError(f"cannot write into {folder.parent}: {e.strerror}") from e
+    try:
+        made.chmod(0o755)
+        yield made
+        check_absent(folder, overwrite)
+        old = made.with_name(f"{made.name}.old")
+        if folder.exists():
+            folder.rename(old)
+        try:
+            made.rename(folder)
+        except BaseException:
+            if old.exists():
+                old.rename(folder)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as e:
+        raise ExportError(f"cannot write {folder}: {e}") from e
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def check_absent(folder: Path, overwrite: bool) -> None:
+    """Refuses a folder that is there, unless it is a model's and may be replaced."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    if not overwrite:
+        raise ExportError(f"{folder} exists: choose another folder, or replace it with overwrite=True (--overwrite)")
+    if not (folder / "model.json").is_file() or folder.is_symlink():
+        raise ExportError(f"{folder} is not replaced, since it is not a model's folder (there is no model.json): choose another one")

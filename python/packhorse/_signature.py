@@ -1,0 +1,198 @@
+"""The signature of a module's program: which dimensions of its inputs vary, in which bounds."""
+
+import contextlib
+import io
+import re
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from packhorse._call import Flat
+from packhorse._folder import ExportError
+
+# What the worker takes, by PyTorch's name.
+DATATYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "UINT8",
+    torch.uint16: "UINT16",
+    torch.uint32: "UINT32",
+    torch.uint64: "UINT64",
+    torch.int8: "INT8",
+    torch.int16: "INT16",
+    torch.int32: "INT32",
+    torch.int64: "INT64",
+    torch.float16: "FP16",
+    torch.bfloat16: "BF16",
+    torch.float32: "FP32",
+    torch.float64: "FP64",
+}
+# A size above this is no bound of the model, but of PyTorch.
+UNBOUNDED = 1 << 31
+# The most numbers in the example of an input, and of all inputs.
+EXAMPLE_ELEMENTS, ALL_EXAMPLE_ELEMENTS = 4096, 16_384
+# The largest number that JSON has exactly.
+EXACT = 1 << 53
+# Times the example's size: beyond any bound of a dimension.
+LARGEST = 1 << 20
+
+# The dimensions of inputs that vary beside the batch, with bounds or without.
+Dynamic = Mapping[str, int | Iterable[int] | Mapping[int, tuple[int, int] | None]]
+# The shapes of all inputs.
+Sizes = tuple[tuple[int, ...], ...]
+
+
+class Signature:
+    """What `torch.export` says of a call."""
+
+    def __init__(self, flat: Flat, tensors: Sequence[Tensor], dynamic: Dynamic, max_batch_size: int):
+        self.names = flat.call.names
+        self.tensors = tensors
+        # What is narrower than declared.
+        self.notes: list[str] = []
+        for name, tensor in zip(self.names, tensors, strict=True):
+            datatype(name, tensor.dtype)
+        # The first dimension that is not the batch.
+        self.first = int(max_batch_size > 0)
+        rows = Dim("rows", min=1, max=max_batch_size) if max_batch_size > 1 else None
+        self.bounds = declared(dynamic, dict(zip(self.names, tensors, strict=True)), self.first)
+        varying = []
+        for name, tensor in zip(self.names, tensors, strict=True):
+            axes: dict[int, Any] = dict.fromkeys(self.varying(name, tensor), Dim.AUTO)
+            varying.append(axes | ({0: rows} if rows else {}))
+        try:
+            # What PyTorch prints beside its error is a part of the graph.
+            with contextlib.redirect_stderr(io.StringIO()):
+                self.program: ExportedProgram = torch.export.export(
+                    flat, tuple(tensors), dynamic_shapes=(tuple(varying),), prefer_deferred_runtime_asserts_over_guards=True
+                )
+        except ExportError:
+            raise
+        except Exception as e:
+            raise ExportError(f"the model cannot be exported: {explained(e)}") from e
+        nodes = {node.name: node for node in self.program.graph.nodes}
+        shapes = lambda names: [[self.size(size) for size in nodes[name].meta["val"].shape] for name in names]
+        self.input_shapes = shapes(self.program.graph_signature.user_inputs)
+        self.output_shapes = shapes(self.program.graph_signature.user_outputs)
+        self.check_dynamic()
+
+    def size(self, size: Any) -> Any:
+        """A size as a number, where the program allows only one."""
+        found = self.program.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
+        return int(found.lower) if found is not None and found.lower == found.upper else size
+
+    def varying(self, name: str, tensor: Tensor) -> list[int]:
+        """The dimensions beside the batch that may vary: the declared ones, and all of integers and Booleans."""
+        if name in self.bounds:
+            return list(self.bounds[name])
+        return [] if tensor.is_floating_point() else list(range(self.first, tensor.dim()))
+
+    def check_dynamic(self) -> None:
+        for name, shape in zip(self.names, self.input_shapes, strict=True):
+            for axis, bounds in self.bounds.get(name, {}).items():
+                if isinstance(shape[axis], int):
+                    raise ExportError(f"dynamic: the program works with dimension {axis} of {name} at {shape[axis]} only: leave it out of dynamic")
+                low, high = self.limits(name, axis, shape[axis])
+                if high is not None and low > high:
+                    raise ExportError(f"dynamic: the program works with dimension {axis} of {name} outside of {bounds} only: give other bounds")
+                if bounds and bounds != (low, high):
+                    self.notes.append(f"dimension {axis} of {name} is {low} to {high} in the program: an example of another size may allow more")
+
+    def limits(self, name: str, axis: int, size: torch.SymInt) -> tuple[int, int | None]:
+        """The bounds of a dimension that varies: the program's, within the declared ones."""
+        found = self.program.range_constraints.get(size.node.expr)
+        # A program has two as its lower bound, since it is not tried with less.
+        low = 1 if found is None or found.lower <= 2 else int(found.lower)
+        high = None if found is None or found.upper > UNBOUNDED else int(found.upper)
+        if bounds := self.bounds.get(name, {}).get(axis):
+            low, high = max(low, bounds[0]), min(bounds[1], high or bounds[1])
+        return low, high
+
+    def input_specs(self) -> list[dict]:
+        """The inputs of a registration: with bounds, the sizes of the example, and the example itself where its numbers may be indices."""
+        found = []
+        for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
+            spec: dict[str, Any] = {"name": name, "datatype": datatype(name, tensor.dtype)}
+            spec["shape"] = [-1] * self.first + [-1 if isinstance(size, torch.SymInt) else size for size in shape[self.first :]]
+            limits = {axis: self.limits(name, axis, size)[1] for axis, size in self.open(shape)}
+            if any(limits.values()):
+                spec["max_shape"] = [limits.get(axis) or -1 for axis in range(len(shape))]
+            if limits:
+                spec["typical_shape"] = [-1] * self.first + list(tensor.shape[self.first :])
+            if not tensor.is_floating_point():
+                row = (tensor[0] if self.first else tensor).flatten()[: min(EXAMPLE_ELEMENTS, ALL_EXAMPLE_ELEMENTS // len(self.names))]
+                example = [int(element) for element in row.tolist()]
+                if example and max(map(abs, example)) <= EXACT:
+                    spec["example"] = example
+            found.append(spec)
+        return found
+
+    def values(self, scale: float) -> dict[Any, int]:
+        """The sizes that vary beside the batch by their symbols: so many times the example's, within their bounds."""
+        found: dict[Any, int] = {}
+        for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
+            for axis, size in self.open(shape):
+                low, high = self.limits(name, axis, size)
+                wanted = max(low, round(tensor.shape[axis] * min(scale, LARGEST)))
+                found[size.node.expr] = min(wanted, high or wanted, found.get(size.node.expr, wanted))
+        return found
+
+    def sized(self, rows: int, scale: float) -> Sizes:
+        """The inputs' shapes with so many rows, and sizes that vary so many times the example's."""
+        values = self.values(scale)
+        first = (rows,) * self.first
+        return tuple(first + tuple(int(evaluated(size, values)) for size in shape[self.first :]) for shape in self.input_shapes)
+
+    def open(self, shape: list) -> list[tuple[int, Any]]:
+        """The dimensions of a shape that vary beside the batch."""
+        return [(axis, size) for axis, size in enumerate(shape) if axis >= self.first and isinstance(size, torch.SymInt)]
+
+
+def evaluated(size: Any, values: Mapping[Any, int]) -> Any:
+    """A size with numbers for its symbols."""
+    return size.node.expr.subs(values) if isinstance(size, torch.SymInt) else size
+
+
+def datatype(name: str, dtype: torch.dtype) -> str:
+    """The datatype of a tensor in requests."""
+    if dtype not in DATATYPES:
+        raise ExportError(f"{name} is {dtype}, which no request can have: convert it in the model")
+    return DATATYPES[dtype]
+
+
+def declared(dynamic: Dynamic, tensors: Mapping[str, Tensor], first: int) -> dict[str, dict[int, tuple[int, int] | None]]:
+    """The declared dimensions, which must be there and not be the batch."""
+    found: dict[str, dict[int, tuple[int, int] | None]] = {}
+    for name, axes in dynamic.items():
+        if name not in tensors:
+            raise ExportError(f"dynamic: there is no input {name}; the inputs are {', '.join(tensors)}")
+        found[name] = dict(axes) if isinstance(axes, Mapping) else dict.fromkeys([axes] if isinstance(axes, int) else axes)
+        for axis in found[name]:
+            if not first <= axis < tensors[name].dim():
+                raise ExportError(f"dynamic: dimension {axis} of {name}: expected {first} to {tensors[name].dim() - 1}")
+            if tensors[name].shape[axis] < 2:
+                raise ExportError(f"dynamic: dimension {axis} of {name} is {tensors[name].shape[axis]} in the example: give at least 2")
+    return found
+
+
+def explained(error: Exception) -> str:
+    """An error of PyTorch in a line, with the line of the model that it is about."""
+    text = str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # The message's own frames come last, since they are nearest to the cause.
+    frames = [(frame.filename, str(frame.lineno), frame.line or "") for frame in traceback.extract_tb(error.__traceback__)]
+    frames += re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', text)
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    of_model = [frame for frame in frames if not frame[0].startswith(ours) and not frame[0].startswith("<")]
+    if fixed := re.search(r"^  rows = (\d+)$|marked rows as dynamic but your code specialized it to be a constant \((\d+)\)", text, re.M):
+        cure = "take the number of rows from the input (x.shape[0]), or export without a batch dimension (max_batch_size=0)"
+        return f"its code works with {fixed[1] or fixed[2]} rows only: {cure}"
+    what = f"{type(error).__name__}: {lines[0] if lines else ''}"
+    if not of_model:
+        return what
+    file, line, source = of_model[-1]
+    return f"{what}\n  at {file}:{line}: {source.strip()}"
