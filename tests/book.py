@@ -27,6 +27,7 @@ from functools import cache
 from pathlib import Path
 
 from cluster import PROGRAMS, Process, free_port, processes_of, wait_until
+from packhorse import export_command
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "docs"
@@ -257,10 +258,10 @@ def shape(value):
 
 @cache
 def reference() -> dict[str, str]:
-    """The sections of the reference of the command line, by command."""
+    """The sections of the reference of the command line, by command, and the help of the one that is written in Python."""
     text = (BOOK / "reference/command-line.md").read_text()
     parts = re.split(r"^#{2,4} (packhorse.*)$", text, flags=re.M)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
+    return dict(zip(parts[1::2], parts[2::2], strict=True)) | {"packhorse export": export_command.parser().format_help()}
 
 
 def check_flags(words: list[str], place: str) -> None:

@@ -233,7 +233,7 @@ def tensors(value, name: str = "") -> Iterator[tuple[str, Tensor]]:
 def test_bounds_padding_labels_and_files_come_from_the_folder(repository: Path):
     registration = json.loads((repository / "bert/model.json").read_text())
     for spec in registration["inputs"]:
-        assert spec["max_shape"] == [-1, 200] and spec["typical_shape"] == [-1, 128]
+        assert spec["max_shape"] == [-1, 200] and "typical_shape" not in spec
         assert spec["pad"] == {"axis": 1, "value": 0}
         assert len(spec["example"]) == 128
     assert (repository / "bert/1/labels.txt").read_text() == "other\nspam\nham\n"

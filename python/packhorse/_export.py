@@ -60,6 +60,7 @@ def export(
     compile: bool = False,
     labels: Sequence[str] = (),
     files: Mapping[str, bytes] | None = None,
+    usual_sizes: bool = True,
     overwrite: bool = False,
 ) -> Exported:
     """Writes a module as the folder of a model repository, whose name is the model's.
@@ -70,7 +71,8 @@ def export(
     `dynamic` names further dimensions that vary, such as `{"mel": [2]}`, or `{"mel": {2: (100, 3000)}}` with bounds. Those of integers and Booleans
     vary without it where the program allows it. `outputs` chooses outputs by name. `pad` has the value by input that fills shorter rows up, and is
     declared where that changes no answer. `compile` makes an AOTInductor package. `labels`, one for each class, become labels.txt beside the
-    artifact, and `files` by name are put there, too. `overwrite` replaces an existing folder.
+    artifact, and `files` by name are put there, too. Without `usual_sizes` the example's sizes are not those that requests usually have, which the
+    gateway learns then. `overwrite` replaces an existing folder.
     """
     started = time.monotonic()
     folder = Path(folder).absolute()
@@ -91,7 +93,7 @@ def export(
         version.mkdir()
         artifact = version / ("model.pt2" if compile else "model.pt")
         comparison.check_artifact(compiled(signature, artifact) if compile else traced(flat, tensors, artifact))
-        inputs, notes = signature.input_specs(), signature.notes
+        inputs, notes = signature.input_specs(usual_sizes), signature.notes
         if pad:
             if problem := comparison.unpaddable(pad):
                 notes.append(f"no pad is declared: {problem}")

@@ -112,8 +112,8 @@ class Signature:
             low, high = max(low, bounds[0]), min(bounds[1], high or bounds[1])
         return low, high
 
-    def input_specs(self) -> list[dict]:
-        """The inputs of a registration: with bounds, the sizes of the example, and the example itself where its numbers may be indices."""
+    def input_specs(self, are_usual: bool) -> list[dict]:
+        """The inputs of a registration: with bounds, the example's sizes if they are usual, and the example itself where its numbers may be indices."""
         found = []
         for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
             spec: dict[str, Any] = {"name": name, "datatype": datatype(name, tensor.dtype)}
@@ -121,7 +121,7 @@ class Signature:
             limits = {axis: self.limits(name, axis, size)[1] for axis, size in self.open(shape)}
             if any(limits.values()):
                 spec["max_shape"] = [limits.get(axis) or -1 for axis in range(len(shape))]
-            if limits:
+            if limits and are_usual:
                 spec["typical_shape"] = [-1] * self.first + list(tensor.shape[self.first :])
             if not tensor.is_floating_point():
                 row = (tensor[0] if self.first else tensor).flatten()[: min(EXAMPLE_ELEMENTS, ALL_EXAMPLE_ELEMENTS // len(self.names))]

@@ -150,6 +150,8 @@ def example_of(model: nn.Module, config: Any, tokenizer: dict, preprocessor: dic
         more = {"attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
         inputs |= {name: tensor for name, tensor in more.items() if name in others and name in takes}
         options["dynamic"] = {name: {1: (1, length) if length else None} for name in inputs}
+        # How long texts are, no folder says.
+        options["usual_sizes"] = False
         if "attention_mask" in inputs:
             options["pad"] = dict.fromkeys(inputs, 0) | {"input_ids": text.pad_token_id or 0}
     if "pixel_values" in takes:

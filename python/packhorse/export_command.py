@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for note in made.notes:
         print(note)
     print(f"{made.artifact} answers as the model does: {made.difference:.2g} at most apart with inputs of {', '.join(made.compared)} ({made.seconds:.1f} s)")
-    print(f"serve it: packhorse serve --model-repository {made.folder.parent}")
+    print(f"serve it: packhorse serve {made.folder.parent}")
     return 0
 
 

@@ -79,7 +79,6 @@ pub(crate) struct Claims<'a> {
 }
 
 /// A plan with what it leaves unmet.
-#[derive(Clone)]
 struct Judged {
     plan: Plan,
     unmet: Unmet,
@@ -185,10 +184,10 @@ impl<'a> Claims<'a> {
                     };
                     tried.push(rates);
                     if self.is_kept(&found.unmet) {
-                        return self.with_larger_rates(best, found, cut, [part, too_much], place);
+                        return self.with_larger_rates(&best, found, cut, [part, too_much], place);
                     }
                     if found.unmet < best.unmet {
-                        best = self.better(best, found);
+                        best = self.better(&best, found);
                     }
                 }
                 too_much = part;
@@ -201,18 +200,18 @@ impl<'a> Claims<'a> {
     /// them, and the second, which is too much.
     fn with_larger_rates<E>(
         &self,
-        best: Judged,
+        best: &Judged,
         keeping: Judged,
         is_cut: &dyn Fn(usize) -> bool,
         [mut kept, mut too_much]: [f64; 2],
         place: &mut impl FnMut(&Problem) -> Result<Plan, E>,
     ) -> Judged {
-        let mut largest = self.better(best.clone(), keeping);
+        let mut largest = self.better(best, keeping);
         while too_much - kept > NEAR {
             let part = f64::midpoint(kept, too_much);
             match self.place_with(part, is_cut, place) {
                 Some(found) if self.is_kept(&found.unmet) => {
-                    (largest, kept) = (self.better(best.clone(), found), part);
+                    (largest, kept) = (self.better(best, found), part);
                 }
                 Some(_) => too_much = part,
                 None => break,
@@ -222,13 +221,13 @@ impl<'a> Claims<'a> {
     }
 
     /// Returns a plan that leaves less unmet than the best one, or that one if it brings nobody more, which shows that there is no more to be had.
-    fn better(&self, best: Judged, found: Judged) -> Judged {
+    fn better(&self, best: &Judged, mut found: Judged) -> Judged {
         let brings_more = found.unmet.deprived < best.unmet.deprived
             || self.brings_more(&found.plan.replicas, &best.plan.replicas);
-        Judged {
-            plan: if brings_more { found.plan } else { best.plan },
-            unmet: found.unmet,
+        if !brings_more {
+            found.plan.clone_from(&best.plan);
         }
+        found
     }
 
     /// Has a policy plan for the rates with this part of what is asked for above the needs. What its replicas carry beyond that at nobody's cost is planned
