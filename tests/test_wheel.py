@@ -111,10 +111,18 @@ def test_its_tag_is_that_of_the_newest_glibc_that_a_program_needs(wheel: Path, i
     assert wheel.name.endswith(f"-py3-none-manylinux_{major}_{minor}_x86_64.whl")
 
 
-def test_the_worker_finds_pytorch_beside_its_package(installed: Environment):
-    said = run("readelf", "--dynamic", installed.packages / "packhorse/bin/packhorse-worker").stdout
-    (runpath,) = re.findall(r"Library runpath: \[(.*)\]", said)
-    assert "$ORIGIN/../../torch/lib" in runpath.split(":")
+def run_path(program: Path) -> list[str]:
+    """The places of libraries that a program is linked with."""
+    said = run("readelf", "--dynamic", program).stdout
+    (found,) = re.findall(r"Library runpath: \[(.*)\]", said)
+    return found.split(":")
+
+
+def test_only_the_worker_of_a_package_looks_for_pytorch_beside_it(installed: Environment):
+    place = "$ORIGIN/../../torch/lib"
+    assert place in run_path(installed.packages / "packhorse/bin/packhorse-worker")
+    # From a release archive that would be a folder of whoever may write there.
+    assert place not in run_path(PROGRAMS / "packhorse-worker")
 
 
 def test_from_pip_install_to_an_answer_and_back(wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture):

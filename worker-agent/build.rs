@@ -56,8 +56,9 @@ mod torch {
         arg(&format!("-L{}", lib.display()));
         // The place of libraries in a release archive, for those who put libtorch there.
         arg("-Wl,-rpath,$ORIGIN/../lib");
-        // PyTorch beside the Python package that contains this program.
-        arg("-Wl,-rpath,$ORIGIN/../../torch/lib");
+        // The same place, for which `cargo xtask wheel` writes one of the same length: PyTorch beside the Python package. Elsewhere that could be
+        // anybody's folder.
+        arg("-Wl,-rpath,$ORIGIN/../lib/././././");
         // Programs for another machine get the path of libtorch from their launcher.
         println!("cargo:rerun-if-env-changed=PACKHORSE_RPATH");
         if std::env::var_os("PACKHORSE_RPATH").is_none_or(|rpath| rpath != "off") {

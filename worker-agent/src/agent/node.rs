@@ -43,6 +43,9 @@ const DRAIN_GRACE: Duration = Duration::from_secs(5);
 /// The capacity of the event queue. Senders wait while it is full.
 const EVENT_QUEUE: usize = 64;
 
+/// The least memory of a CPU: libtorch alone takes 185 MiB of a process.
+const LEAST_CPU_MEMORY: ByteCount = ByteCount::new(256 << 20);
+
 /// An agent that cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AgentError {
@@ -110,6 +113,12 @@ fn limit_memory(devices: &mut [Device], name: &str, memory: ByteCount) -> Result
         device.ok_or_else(|| error(format!("this node has no such device; it has {names}")))?;
     if memory > device.memory {
         return Err(error(format!("the device has {}", device.memory)));
+    }
+    if device.backend == Backend::Cpu && memory < LEAST_CPU_MEMORY {
+        let reason = format!(
+            "a process with libtorch takes that without any model: expected at least {LEAST_CPU_MEMORY}"
+        );
+        return Err(error(reason));
     }
     device.memory = memory;
     Ok(())
@@ -418,6 +427,45 @@ impl Node {
             Action::Terminate(id) => self.workers.terminate(&id),
             Action::Kill(id) => self.workers.kill(&id),
             Action::Forget(id) => self.workers.forget(&id),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_offers_no_more_than_it_has_and_a_cpu_what_a_process_needs() {
+        let gib = |count: u64| ByteCount::new(count << 30);
+        let device = |name: &str, backend| Device {
+            name: name.to_owned(),
+            kind: "T4".parse().unwrap(),
+            memory: gib(16),
+            multiprocessors: None,
+            description: String::new(),
+            backend,
+        };
+        let mut devices = [
+            device("cpu0", Backend::Cpu),
+            device("sim0", Backend::Simulated),
+        ];
+        let mut offered = |name: &str, memory| {
+            let limited = limit_memory(&mut devices, name, memory);
+            let found = devices.iter().find(|device| device.name == name);
+            limited.map(|()| found.unwrap().memory)
+        };
+        let least = ByteCount::new(256 << 20);
+        assert_eq!(offered("cpu0", least).unwrap(), least);
+        let little = ByteCount::new(1 << 20);
+        assert_eq!(offered("sim0", little).unwrap(), little);
+        for (name, memory, reason) in [
+            ("cpu0", little, "expected at least"),
+            ("cpu0", gib(1), "the device has"),
+            ("gpu7", gib(1), "no such device; it has cpu0, sim0"),
+        ] {
+            let error = offered(name, memory).unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 
 use self::archive::Member;
 use crate::{
@@ -25,6 +25,11 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 const PYTHON: &str = ">=3.10";
 /// The module with versions, which is written here, for those of `python/packhorse`.
 const VERSIONS: &str = "_versions.py";
+
+/// The place of libraries that workers are linked with, and the one that they have in the package: PyTorch beside it. A worker outside of a package does not look
+/// there, where it could be anybody's folder.
+const LINKED_PLACE: &[u8; 23] = b"$ORIGIN/../lib/././././";
+const PYTORCH_PLACE: &[u8; 23] = b"$ORIGIN/../../torch/lib";
 
 /// The flags of the wheel.
 #[derive(clap::Args)]
@@ -83,14 +88,34 @@ fn programs(staged: &Path) -> anyhow::Result<Vec<Member>> {
     let mut members = Vec::new();
     for (folder, is_program) in [("bin", true), ("lib", false)] {
         for (file, name) in files_in(staged, folder)? {
+            let mut bytes = read(&file)?;
+            if name.starts_with("packhorse-worker") {
+                look_for_pytorch(&mut bytes).with_context(|| file.display().to_string())?;
+            }
             members.push(Member {
                 path: format!("{PACKAGE}/{folder}/{name}"),
-                bytes: read(&file)?,
+                bytes,
                 is_program,
             });
         }
     }
     Ok(members)
+}
+
+/// Has a worker look for libtorch in the PyTorch that is installed beside the package.
+fn look_for_pytorch(worker: &mut [u8]) -> anyhow::Result<()> {
+    let places = worker.windows(LINKED_PLACE.len()).enumerate();
+    let places = places.filter(|(_, bytes)| bytes == LINKED_PLACE);
+    let found: Vec<usize> = places.map(|(place, _)| place).collect();
+    let [place] = found[..] else {
+        bail!(
+            "expected one run path {}, found {}: build the worker again",
+            String::from_utf8_lossy(LINKED_PLACE),
+            found.len()
+        );
+    };
+    worker[place..][..PYTORCH_PLACE.len()].copy_from_slice(PYTORCH_PLACE);
+    Ok(())
 }
 
 /// Returns the modules of Python: those of the repository, and one with versions.
@@ -152,7 +177,7 @@ fn torch_version() -> anyhow::Result<String> {
     let version = setup::locked_version("torch")?;
     let mut numbers = version.split('.');
     let (Some(major), Some(minor)) = (numbers.next(), numbers.next()) else {
-        anyhow::bail!("{version} is no version of PyTorch");
+        bail!("{version} is no version of PyTorch");
     };
     Ok(format!("{major}.{minor}"))
 }

@@ -8,6 +8,7 @@ mod consent;
 mod dashboard;
 mod doctor;
 mod events;
+mod export;
 mod infer;
 mod keys;
 mod manual;
@@ -29,6 +30,8 @@ use crate::{context::Context, laboratory::LaboratoryCommand};
 pub(crate) enum Command {
     /// Run a gateway and an agent for this machine, with the models of a folder
     Serve(Box<serve::ServeArgs>),
+    /// Write a PyTorch model as a folder of a model repository
+    Export(export::ExportArgs),
     /// Download libtorch for the workers of this machine
     Setup(setup::SetupArgs),
     /// Register, list, change and remove models
@@ -89,6 +92,7 @@ impl Command {
     pub(crate) async fn run(self, context: &Context) -> anyhow::Result<()> {
         match self {
             Self::Serve(args) => args.run(context).await,
+            Self::Export(_) => export::say_where_it_is(),
             Self::Model(command) => command.run(context).await,
             Self::Infer(args) => args.run(context).await,
             Self::Keys(command) => command.run(context).await,
