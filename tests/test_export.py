@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import transformers
 import triton_clients
 from cluster import processes_of, wait_until
 from packhorse import _export, export_command
+from packhorse._sources import open_source
 from test_serve import Serve
 from torch import Tensor, nn
 
@@ -311,10 +313,54 @@ def clip() -> nn.Module:
     return transformers.CLIPModel(config)
 
 
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+class OfTokens(nn.Module):
+    """A function of the embedding of tokens and their number."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.embedding, self.function = nn.Embedding(100, 8), function
+
+    def forward(self, ids):
+        return self.function(self.embedding(ids), ids.shape[1])
+
+
+class Scaled(nn.Module):
+    def forward(self, x, by):
+        return x * by[0].item()
+
+
+def ids(length: int) -> torch.Tensor:
+    return torch.randint(0, 100, (2, length))
+
+
 X = torch.randn(2, 3)
+OTHERWISE = "does something else for some sizes"
 REFUSED = {
     "a branch on a value": (Branching, X, {}, ["cannot be exported", f"at {__file__}:", "if x.sum() > 0:"]),
-    "a mean over rows": (Centred, X, {}, ["rows depend on each other", "output output for 3x3 differs by"]),
+    "a mean over rows": (Centred, X, {}, ["rows depend on each other", "output output for 2x3 differs by"]),
+    "a mean over two rows": (Centred, X, {"max_batch_size": 2}, ["rows depend on each other"]),
+    "rows in another order": (lambda: Function(lambda x: x.flip(0)), X, {}, ["rows depend on each other"]),
+    "a branch on a length": (lambda: OfTokens(lambda h, n: h.mean(1) if n > 64 else h.sum(1)), ids(128), {}, [OTHERWISE, "for 1x2"]),
+    "a length of its own": (lambda: OfTokens(lambda h, n: h.sum(1) if n == 7 else h.mean(1)), ids(30), {}, [OTHERWISE, "for 1x7"]),
+    "even lengths": (lambda: OfTokens(lambda h, n: h.sum(1) if n % 2 == 0 else h.mean(1)), ids(30), {}, [OTHERWISE, "for 1x3"]),
+    "lengths that are cut": (lambda: OfTokens(lambda h, n: h[:, : min(n, 64)].mean(1)), ids(20), {}, [OTHERWISE, "for 1x65"]),
+    "a least length": (lambda: OfTokens(lambda h, n: h.sum(1) / max(n, 16)), ids(40), {}, [OTHERWISE, "for 1x1"]),
+    "a number of rows of its own": (lambda: Function(lambda x: x * 2 if x.shape[0] == 5 else x), X, {}, [OTHERWISE, "for 5x3"]),
+    "a number out of a tensor": (Scaled, {"x": X, "by": torch.tensor([3, 3])}, {}, ["takes a number out of a tensor", f"at {__file__}:", ".item()"]),
+    "two results of one name": (lambda: Function(lambda x: {"a": {"b": x}, "a_b": -x}), X, {}, ["two results would be named a_b"]),
+    "65 results": (lambda: Function(lambda x: [x] * 65), X, {}, ["outputs: expected at most 64, got 65"]),
+    "a file in the artifact's place": (Gram, X, {"files": {"model.pt": b"x"}}, ["files: 'model.pt'"]),
+    "a file outside": (Gram, X, {"files": {"../m": b"x"}}, ["files: '../m'"]),
+    "an SLO that is text": (Gram, X, {"slo_ms": "100"}, ["slo_ms: expected a number, got '100'"]),
     "rows by rows": (Gram, X, {}, ["output similarity is 1x1 for a row and 2x2 for two", "there are similarity, twice"]),
     "CLIP": (clip, text(2, 8) | {"pixel_values": image(2)}, {}, ["output logits_per_image is 1x1 for a row and 2x2 for two", "text_embeds, image_embeds"]),
     "a number of rows in the code": (Frozen, X, {}, ["its code works with 2 rows only"]),
@@ -355,6 +401,46 @@ def test_a_model_is_afterwards_as_it_was(tmp_path: Path):
     packhorse.export(model.train(), X, tmp_path / "m")
     assert all(module.training for module in model.modules())
     assert torch.backends.mha.get_fastpath_enabled() and torch.is_grad_enabled()
+
+
+def test_a_model_with_state_has_the_state_that_it_had(tmp_path: Path):
+    model = nn.BatchNorm1d(3)
+    counting = Function(lambda x: model.num_batches_tracked.add_(1) * 0 + x)
+    counting.inner = model
+    packhorse.export(counting, X, tmp_path / "m")
+    assert model.num_batches_tracked == 0
+
+
+def test_threads_export_one_after_the_other(tmp_path: Path):
+    with ThreadPoolExecutor(3) as threads:
+        made = list(threads.map(lambda name: packhorse.export(nn.Linear(3, 2), X, tmp_path / name), "abc"))
+    assert [exported.difference for exported in made] == [0, 0, 0]
+
+
+def test_numbers_that_json_has_not_are_in_no_example(tmp_path: Path):
+    packhorse.export(Function(lambda x: x / 0), X, tmp_path / "m")
+    assert not list((tmp_path / "m").glob("*est.json")) and not (tmp_path / "m/answer.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "example", "options", "why"),
+    [
+        (Function(lambda x: x.amax(1)), torch.randn(2, 20, 6), {"dynamic": {"x": [1]}, "pad": {"x": 0}}, "differs by"),
+        (OfTokens(lambda h, n: nn.functional.avg_pool1d(h.transpose(1, 2), 2)), ids(20), {"pad": {"ids": 0}}, "is 3x8x10, and not 3x8x5"),
+    ],
+)
+def test_what_filling_changes_is_not_padded(tmp_path: Path, model: nn.Module, example: torch.Tensor, options: dict, why: str):
+    exported = packhorse.export(model, example, tmp_path / "m", **options)
+    assert "pad" not in exported.registration["inputs"][0]
+    assert exported.notes[0].startswith("no pad is declared: a filled row has another answer") and why in exported.notes[0], exported.notes
+
+
+def test_short_texts_are_padded_up_to_their_limit(tmp_path: Path):
+    config = transformers.BertConfig(**TINY, max_position_embeddings=64)
+    transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / "source")
+    source = open_source(str(tmp_path / "source"))
+    exported = packhorse.export(source.model, source.example_inputs, tmp_path / "m", **source.options)
+    assert all(spec["max_shape"] == [-1, 64] and spec["pad"] for spec in exported.registration["inputs"]), exported.notes
 
 
 def test_a_model_may_write_to_its_inputs(tmp_path: Path):

@@ -71,6 +71,8 @@ class Call:
             for name, leaf in leaves(value, "" if is_more else parameter):
                 if not isinstance(leaf, Tensor) or is_dataclass(value):
                     raise ExportError(f"example_inputs: {name} is a {type(leaf).__name__}: give tensors, also in tuples, lists and dicts")
+                if name in found:
+                    raise ExportError(f"example_inputs: two tensors would be named {name}: rename a parameter or a key")
                 found[name] = leaf.detach()
         if not found:
             raise ExportError("example_inputs: there is no tensor: give at least one")
@@ -102,7 +104,10 @@ class Flat(nn.Module):
         found: dict[str, Any] = {}
         for name, leaf in leaves(self.model(*args, **kwargs)):
             # A number is the place of a result without a name.
-            found[f"output_{name}" if name[:1].isdigit() else name or "output"] = leaf
+            name = f"output_{name}" if name[:1].isdigit() else name or "output"
+            if name in found:
+                raise ExportError(f"outputs: two results would be named {name}: rename a key, or wrap the model")
+            found[name] = leaf
         if self.outputs is not None:
             if unknown := [name for name in self.outputs if name not in found]:
                 raise ExportError(f"outputs: there is no {', '.join(unknown)}; the model returns {', '.join(found)}")

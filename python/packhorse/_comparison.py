@@ -1,5 +1,6 @@
 """The comparison of an artifact's answers with those of the module it was made from, on inputs of several sizes whose rows differ."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -16,6 +17,8 @@ TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, tor
 MAGNITUDE = 1e-3
 # Rows, and the part of the example's sizes where these vary.
 CASES = [(1, 1.0), (2, 1.0), (3, 0.67), (8, 1.4)]
+# The part of a row that is there, and the part that is filled up.
+FILLS = [(0.5, 0.01), (0.5, 0.5), (0.3, 0.7), (0.9, 0.1)]
 # The most elements of a comparison with the largest sizes that are declared.
 LARGEST_ELEMENTS = 1 << 14
 
@@ -27,6 +30,7 @@ class Comparison:
 
     def __init__(self, flat: Flat, signature: Signature, names: list[str], max_batch_size: int):
         self.flat, self.signature, self.names = flat, signature, names
+        self.max_batch_size = max_batch_size
         self.difference = 0.0
         cases = [signature.sized(min(rows, max_batch_size), scale) for rows, scale in CASES]
         largest = signature.sized(1, math.inf)
@@ -92,12 +96,13 @@ class Comparison:
                 )
 
     def check_rows(self) -> None:
-        """Asserts that the answer of a row between two others is the one that it has alone."""
+        """Asserts that the answer of each row beside others is the one that it has alone."""
         what = "rows depend on each other, so requests cannot share a batch: a row alone has another answer"
         for inputs, answers in zip(self.inputs, self.answers, strict=True):
-            if len(inputs[0]) == 3:
-                alone = self.answer([tensor[1:2] for tensor in inputs])
-                self.check_difference([answer[1:2] for answer in answers], alone, inputs, what)
+            rows = len(inputs[0])
+            for row in range(rows if rows > 1 else 0):
+                alone = self.answer([tensor[row : row + 1] for tensor in inputs])
+                self.check_difference([answer[row : row + 1] for answer in answers], alone, inputs, what)
 
     def check_artifact(self, run: Run) -> None:
         """Asserts that the artifact answers as the module does, and keeps the largest difference."""
@@ -108,6 +113,22 @@ class Comparison:
                 raise ExportError(f"the artifact fails with inputs of {shapes(inputs)}, which the model takes: {str(e).strip().splitlines()[-1]}") from e
             largest = self.check_difference(answers, given, inputs, "the artifact answers otherwise than the model")
             self.difference = max(self.difference, largest)
+        for sizes in self.signature.edges(self.max_batch_size):
+            self.check_edge(run, self.drawn(sizes))
+
+    def check_edge(self, run: Run, inputs: Sequence[Tensor]) -> None:
+        """Asserts the same for sizes that the model may refuse."""
+        try:
+            wanted = self.flat(*copied(inputs))
+        except Exception:
+            return
+        try:
+            given = run(*copied(inputs))
+        except Exception:
+            # A package refuses what it was not compiled for.
+            return
+        what = "the artifact answers otherwise than the model, whose code does something else for some sizes: compute the same for all (torch.where), or leave them out (bounds in dynamic=, --dynamic)"
+        self.check_difference(wanted, given, inputs, what)
 
     def check_difference(self, wanted: Sequence[Tensor], given: Sequence[Tensor], inputs: Sequence[Tensor], what: str) -> float:
         """The largest difference of two answers, which must be within the tolerance."""
@@ -123,19 +144,31 @@ class Comparison:
 
     def unpaddable(self, pad: Mapping[str, float]) -> str | None:
         """Why rows cannot be filled up with these values, if they cannot."""
-        inputs = self.drawn(self.signature.sized(3, 1.0))
-        filled = []
-        for name, tensor, shape in zip(self.signature.names, inputs, self.signature.input_shapes, strict=True):
-            axes = self.signature.open(shape)
-            if len(axes) != (name in pad):
-                return f"{name} has {len(axes)} dimensions that vary, expected {int(name in pad)}"
-            if axes:
-                more = list(tensor.shape)
-                more[axes[0][0]] = 1
-                tensor = torch.cat([tensor, torch.full(more, pad[name], dtype=tensor.dtype, device=tensor.device)], axes[0][0])
-            filled.append(tensor)
+        drawn = self.drawn(self.signature.sized(3, 1.0))
+        axes = {name: self.signature.open(shape) for name, shape in zip(self.signature.names, self.signature.input_shapes, strict=True)}
+        for name, found in axes.items():
+            if len(found) != (name in pad):
+                return f"{name} has {len(found)} dimensions that vary, expected {int(name in pad)}"
+
+        def filled(tensor: Tensor, name: str, length: float, fill: float) -> Tensor:
+            """The first part of a tensor, followed by a part that is filled: at least one element."""
+            if not axes[name]:
+                return tensor
+            axis = axes[name][0][0]
+            size = max(1, round(tensor.shape[axis] * length))
+            more = [*tensor.shape]
+            more[axis] = min(tensor.shape[axis] - size, max(1, round(tensor.shape[axis] * fill))) if fill else 0
+            return torch.cat([tensor.narrow(axis, 0, size), torch.full(more, pad[name], dtype=tensor.dtype, device=tensor.device)], axis)
+
+        # A maximum, say, would be taken of what is filled in.
+        signs = [lambda tensor: tensor, lambda tensor: -tensor.abs() if tensor.is_floating_point() else tensor, torch.abs]
         try:
-            self.check_difference(self.answer(inputs), self.answer(filled), filled, "a filled row has another answer")
+            for (length, fill), sign in itertools.product(FILLS, signs):
+                whole = [tensor if is_mask(tensor) else sign(tensor) for tensor in drawn]
+                short, long = (
+                    [filled(tensor, name, length, part) for name, tensor in zip(self.signature.names, whole, strict=True)] for part in (0.0, fill)
+                )
+                self.check_difference(self.answer(short), self.answer(long), long, "a filled row has another answer")
         except ExportError as e:
             return str(e)
         return None

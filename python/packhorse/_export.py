@@ -5,9 +5,11 @@ trace or an AOTInductor package, which answers as the module does before the fol
 """
 
 import contextlib
+import io
 import json
 import logging
 import re
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +29,9 @@ MAX_BATCH_SIZE = 4096
 MAX_SLO_MS = 60_000
 # The most elements of request.json and answer.json.
 REQUEST_ELEMENTS = 1 << 18
+# The most tensors on each side.
+MAX_TENSORS = 64
+ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass
@@ -77,7 +82,9 @@ def export(
     started = time.monotonic()
     folder = Path(folder).absolute()
     check_arguments(model, folder, slo_ms, max_batch_size, pad)
-    with new_folder(folder, overwrite) as made, as_it_is_served(model):
+    check_files(labels, files or {}, outputs)
+    # PyTorch exports one program at a time.
+    with ONE_AT_A_TIME, new_folder(folder, overwrite) as made, as_it_is_served(model):
         call = Call(model, example_inputs)
         if unknown := sorted(set(pad or {}) - set(call.names)):
             raise ExportError(f"pad: there is no input {', '.join(unknown)}; the inputs are {', '.join(call.names)}")
@@ -92,6 +99,8 @@ def export(
         version = made / "1"
         version.mkdir()
         artifact = version / ("model.pt2" if compile else "model.pt")
+        if not compile:
+            signature.check_numbers()
         comparison.check_artifact(compiled(signature, artifact) if compile else traced(flat, tensors, artifact))
         inputs, notes = signature.input_specs(usual_sizes), signature.notes
         if pad:
@@ -108,6 +117,7 @@ def export(
             "inputs": inputs,
             "outputs": comparison.output_specs(),
         }
+        check_limits(registration)
         (made / "model.json").write_text(lines(registration))
         write_request(made, flat, signature, names)
         if labels:
@@ -125,12 +135,26 @@ def check_arguments(model: nn.Module, folder: Path, slo_ms: float, max_batch_siz
         raise ExportError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", folder.name):
         raise ExportError(f"folder: its name {folder.name!r} becomes the model's: expected up to 128 letters, digits, '.', '_' and '-'")
+    for option, value, kinds in (("slo_ms", slo_ms, (int, float)), ("max_batch_size", max_batch_size, (int,))):
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise ExportError(f"{option}: expected a number, got {value!r}")
     if not 0 < slo_ms <= MAX_SLO_MS:
         raise ExportError(f"slo_ms: expected a number above 0 and at most {MAX_SLO_MS}, got {slo_ms}")
     if pad and max_batch_size == 0:
         raise ExportError("pad: only rows of a batch are filled up: leave it out, or set max_batch_size")
     if not 0 <= max_batch_size <= MAX_BATCH_SIZE:
         raise ExportError(f"max_batch_size: expected 0 to {MAX_BATCH_SIZE}, got {max_batch_size}")
+
+
+def check_files(labels: Sequence[str], files: Mapping[str, bytes], outputs: Sequence[str] | None) -> None:
+    for option, value in (("labels", labels), ("outputs", outputs)):
+        if isinstance(value, str):
+            raise ExportError(f"{option}: expected a sequence of names, got the text {value!r}")
+    if broken := [label for label in labels if "\n" in str(label)]:
+        raise ExportError(f"labels: {broken[0]!r} has more than one line")
+    ours = ("model.pt", "model.pt2", "labels.txt")
+    if wrong := [name for name in files if name in ours or Path(name).name != name]:
+        raise ExportError(f"files: {wrong[0]!r}: expected a file's name alone, and none of {', '.join(ours)}")
 
 
 def examples(call: Call, max_batch_size: int) -> list[Tensor]:
@@ -163,6 +187,7 @@ def as_it_is_served(model: nn.Module) -> Iterator[None]:
     """Has the model answer as it does when served, and be as it was afterwards: evaluated, without gradients and without PyTorch's second
     implementation of transformers, which follows no other sizes. Keeps PyTorch's notices of tracing to itself, since the answers are compared."""
     trained = {module: module.training for module in model.modules()}
+    buffers = [(module, name, buffer, buffer.clone()) for module in trained for name, buffer in module._buffers.items() if buffer is not None]
     fast = torch.backends.mha.get_fastpath_enabled()
     logger = logging.getLogger("torch")
     level = logger.level
@@ -178,14 +203,21 @@ def as_it_is_served(model: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, was in trained.items():
             module.training = was
+        with torch.no_grad():
+            for module, name, buffer, content in buffers:
+                module._buffers[name] = buffer.copy_(content)
 
 
 def traced(flat: Flat, tensors: Sequence[Tensor], file: Path) -> Run:
     """Saves a trace; what runs the file."""
     try:
-        torch.jit.trace(flat, tuple(copied(tensors)), check_trace=False, strict=False).save(str(file))
+        program = torch.jit.trace(flat, tuple(copied(tensors)), check_trace=False, strict=False)
     except Exception as e:
         raise ExportError(f"the model cannot be traced: {e}; try an AOTInductor package (compile=True, --compile)") from e
+    # PyTorch ends the process if it cannot write a file itself.
+    content = io.BytesIO()
+    torch.jit.save(program, content)
+    file.write_bytes(content.getbuffer())
     return torch.jit.load(str(file))
 
 
@@ -201,17 +233,32 @@ def compiled(signature: Signature, file: Path) -> Run:
 def write_request(folder: Path, flat: Flat, signature: Signature, outputs: list[str]) -> None:
     """Writes the body of a request of the first row and what it is answered, unless they are large or JSON has no such numbers."""
     row = [tensor[:1] if signature.first else tensor for tensor in signature.tensors]
+    bodies = {}
     for file, field, names, tensors in (
         ("request.json", "inputs", signature.names, row),
         ("answer.json", "outputs", outputs, flat(*copied(row))),
     ):
-        if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors) or sum(tensor.numel() for tensor in tensors) > REQUEST_ELEMENTS:
+        has_no_json = any(tensor.dtype in (torch.float16, torch.bfloat16) or not bool(tensor.isfinite().all()) for tensor in tensors)
+        if has_no_json or sum(tensor.numel() for tensor in tensors) > REQUEST_ELEMENTS:
             return
         body = [
             {"name": name, "datatype": DATATYPES[tensor.dtype], "shape": list(tensor.shape), "data": tensor.flatten().tolist()}
             for name, tensor in zip(names, tensors, strict=True)
         ]
-        (folder / file).write_text(json.dumps({field: body}) + "\n")
+        bodies[file] = json.dumps({field: body}) + "\n"
+    for file, body in bodies.items():
+        (folder / file).write_text(body)
+
+
+def check_limits(registration: dict) -> None:
+    """Refuses what no registration can have."""
+    for side in ("inputs", "outputs"):
+        tensors = registration[side]
+        if len(tensors) > MAX_TENSORS:
+            raise ExportError(f"{side}: expected at most {MAX_TENSORS}, got {len(tensors)}: wrap the model in a module that stacks them or leaves some out")
+        for tensor in tensors:
+            if 0 in tensor["shape"]:
+                raise ExportError(f"{side}: {tensor['name']} has the shape {tensor['shape']}: no dimension may be 0; leave it out")
 
 
 def lines(registration: dict) -> str:

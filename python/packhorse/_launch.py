@@ -10,7 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from packhorse._versions import PACKHORSE, TORCH
+try:
+    from packhorse._versions import PACKHORSE, TORCH
+except ImportError:
+    sys.exit(f"{Path(__file__).parent} is a checkout and has no programs: take it out of PYTHONPATH")
 
 PROGRAMS = Path(__file__).parent / "bin"
 # The variable in which the programs get the folder with libtorch.
@@ -21,11 +24,15 @@ WITHOUT_TORCH = ("-h", "--help", "-V", "--version", "--manual-page", "--libtorch
 
 def packhorse() -> NoReturn:
     """Becomes the command, whose `export` is written in Python, because it calls PyTorch."""
-    if sys.argv[1:2] == ["export"]:
+    words = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
+    if words[:1] == ["export"]:
         from packhorse import export_command
 
-        sys.exit(export_command.main(sys.argv[2:]))
-    become("packhorse", needs_libtorch=sys.argv[1:2] == ["serve"])
+        place = sys.argv.index("export")
+        asks = any(argument in ("-h", "--help") for argument in sys.argv[1:])
+        folder_of_torch(is_needed=not asks)
+        sys.exit(export_command.main(sys.argv[place + 1 :]))
+    become("packhorse", needs_libtorch=words[:1] == ["serve"])
 
 
 def gateway() -> NoReturn:

@@ -2,12 +2,14 @@
 
 import contextlib
 import io
+import itertools
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
@@ -39,6 +41,13 @@ EXAMPLE_ELEMENTS, ALL_EXAMPLE_ELEMENTS = 4096, 16_384
 EXACT = 1 << 53
 # Times the example's size: beyond any bound of a dimension.
 LARGEST = 1 << 20
+
+# The most sizes, or pairs of sizes, for which it is tried whether a program is right.
+MOST_SIZES = 4096
+# The most sizes of a dimension beside which a program may begin to do something else, and how much larger than the example's they may be.
+MOST_EDGES, LARGER = 12, 8
+# The most rows of which each number is compared.
+MOST_ROWS = 8
 
 # The dimensions of inputs that vary beside the batch, with bounds or without.
 Dynamic = Mapping[str, int | Iterable[int] | Mapping[int, tuple[int, int] | None]]
@@ -78,6 +87,9 @@ class Signature:
         shapes = lambda names: [[self.size(size) for size in nodes[name].meta["val"].shape] for name in names]
         self.input_shapes = shapes(self.program.graph_signature.user_inputs)
         self.output_shapes = shapes(self.program.graph_signature.user_outputs)
+        # The symbol of the number of rows, if it varies.
+        sizes = (shape[0] for shape in self.input_shapes if self.first)
+        self.rows = next((size.node.expr for size in sizes if isinstance(size, torch.SymInt)), None)
         self.check_dynamic()
 
     def size(self, size: Any) -> Any:
@@ -101,6 +113,70 @@ class Signature:
                     raise ExportError(f"dynamic: the program works with dimension {axis} of {name} outside of {bounds} only: give other bounds")
                 if bounds and bounds != (low, high):
                     self.notes.append(f"dimension {axis} of {name} is {low} to {high} in the program: an example of another size may allow more")
+
+    def asserted(self, max_batch_size: int) -> list[Sizes]:
+        """Shapes for which the program says that it is not made, where requests may have them: its code may do something else, which neither artifact
+        notices. PyTorch is strict: often it does the same."""
+        domains = self.domains(max_batch_size)
+        found = []
+        for node in self.program.graph.nodes:
+            if node.target != torch.ops.aten._assert_scalar.default or not isinstance(node.args[0], torch.fx.Node):
+                continue
+            expression = node.args[0].meta["val"].node.expr
+            symbols = sorted(expression.free_symbols, key=str)
+            if not all(symbol in domains for symbol in symbols):
+                continue
+            tried = itertools.islice(itertools.product(*(domains[symbol] for symbol in symbols)), MOST_SIZES)
+            values = (dict(zip(symbols, sizes, strict=True)) for sizes in tried)
+            for wrong in itertools.islice((sizes for sizes in values if not holds(expression, sizes)), 2):
+                rows = next((wrong[symbol] for symbol in symbols if symbol == self.rows), 1)
+                found.append(self.with_values(rows, self.values(1.0) | wrong))
+        return found
+
+    def domains(self, max_batch_size: int) -> dict[Any, range]:
+        """The sizes that requests may have, by symbol, but for one, which is compared."""
+        found: dict[Any, range] = {}
+        for name, shape in zip(self.names, self.input_shapes, strict=True):
+            if self.rows is not None:
+                found[self.rows] = range(2, max_batch_size + 1)
+            for axis, size in self.open(shape):
+                low, high = self.limits(name, axis, size)
+                found[size.node.expr] = range(max(low, 2), (high or MOST_SIZES) + 1)
+        return found
+
+    def edges(self, max_batch_size: int) -> list[Sizes]:
+        """Shapes for which the program may do something else: of each number of rows, of the smallest sizes, and of those beside numbers in its arithmetic of
+        sizes."""
+        found = self.asserted(max_batch_size)
+        found += [self.sized(rows, 1.0) for rows in range(1, min(max_batch_size, MOST_ROWS) + 1)]
+        numbers = set()
+        for node in self.program.graph.nodes:
+            value = node.meta.get("val")
+            expressions = [value] if isinstance(value, torch.SymInt | torch.SymBool) else list(getattr(value, "shape", ()))
+            for size in expressions:
+                if isinstance(size, torch.SymInt | torch.SymBool):
+                    numbers |= {int(number) for number in size.node.expr.atoms(sympy.Integer)}
+        for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
+            for axis, size in self.open(shape):
+                low, high = self.limits(name, axis, size)
+                program = self.program.range_constraints.get(size.node.expr)
+                numbers |= {int(program.lower)} if program is not None else set()
+                sizes = {1, 2, *(number + more for number in numbers for more in (-1, 0, 1))}
+                bounds = self.bounds.get(name, {}).get(axis) or (1, high or tensor.shape[axis] * LARGER)
+                sizes = sorted(size for size in sizes if bounds[0] <= size <= min(bounds[1], high or bounds[1]))
+                for wanted in sizes[:MOST_EDGES]:
+                    values = self.values(1.0) | {size.node.expr: wanted}
+                    found.append(self.with_values(1, values))
+        return list(dict.fromkeys(found))
+
+    def check_numbers(self) -> None:
+        """Refuses a program that takes a number out of a tensor, which a trace keeps."""
+        for node in self.program.graph.nodes:
+            if node.target in (torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default):
+                raise ExportError(
+                    f"its code takes a number out of a tensor (.item(), int()){line_of(node)}, which a trace would keep: compute with the tensor, or make an "
+                    "AOTInductor package (compile=True, --compile)"
+                )
 
     def limits(self, name: str, axis: int, size: torch.SymInt) -> tuple[int, int | None]:
         """The bounds of a dimension that varies: the program's, within the declared ones."""
@@ -143,7 +219,10 @@ class Signature:
 
     def sized(self, rows: int, scale: float) -> Sizes:
         """The inputs' shapes with so many rows, and sizes that vary so many times the example's."""
-        values = self.values(scale)
+        return self.with_values(rows, self.values(scale))
+
+    def with_values(self, rows: int, values: Mapping[Any, int]) -> Sizes:
+        """The inputs' shapes with so many rows and these sizes."""
         first = (rows,) * self.first
         return tuple(first + tuple(int(evaluated(size, values)) for size in shape[self.first :]) for shape in self.input_shapes)
 
@@ -177,6 +256,22 @@ def declared(dynamic: Dynamic, tensors: Mapping[str, Tensor], first: int) -> dic
             if tensors[name].shape[axis] < 2:
                 raise ExportError(f"dynamic: dimension {axis} of {name} is {tensors[name].shape[axis]} in the example: give at least 2")
     return found
+
+
+def holds(expression: Any, sizes: Mapping[Any, int]) -> bool:
+    """Returns false if an expression is false for these sizes. Where it has no value, the model has none."""
+    try:
+        return bool(expression.subs(sizes) != sympy.false)
+    except Exception:
+        return True
+
+
+def line_of(node: torch.fx.Node) -> str:
+    """The line of the model that a node is from, if it is known."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s*(.*)', node.meta.get("stack_trace") or "")
+    ours = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    frames = [frame for frame in frames if not frame[0].startswith(ours)]
+    return f" (at {frames[-1][0]}:{frames[-1][1]}: {frames[-1][2].strip()})" if frames else ""
 
 
 def explained(error: Exception) -> str:

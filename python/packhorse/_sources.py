@@ -183,6 +183,8 @@ def tokens(config: Any, length: int) -> Tensor:
 def longest(model: nn.Module, config: Any, tokenizer: dict) -> int | None:
     """The most tokens of a row: the tokenizer's, the configuration's, and what fits into learned positions; None if nothing says it."""
     known = [tokenizer.get("model_max_length") or NO_LENGTH, getattr(config, "max_position_embeddings", None) or NO_LENGTH]
+    # XLNet says -1 for none.
+    known = [length if length > 0 else NO_LENGTH for length in known]
     for name, module in model.named_modules():
         if "position" in name and isinstance(module, nn.Embedding) and module.padding_idx is not None:
             known.append(module.num_embeddings - module.padding_idx - 1)

@@ -1,6 +1,7 @@
 """The command `packhorse export`: from what people have to a folder of a model repository."""
 
 import argparse
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command with these arguments, by default those of the program; the exit status."""
     options = parser().parse_args(argv)
     # Ended as by Ctrl-C, so that no half of a folder stays.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    for end in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(end, lambda number, _: sys.exit(128 + number))
     from packhorse._export import ExportError, export
     from packhorse._sources import open_source
 
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for note in made.notes:
         print(note)
     print(f"{made.artifact} answers as the model does: {made.difference:.2g} at most apart with inputs of {', '.join(made.compared)} ({made.seconds:.1f} s)")
-    print(f"serve it: packhorse serve {made.folder.parent}")
+    print(f"serve it: packhorse serve {shlex.quote(str(made.folder.parent))}")
     return 0
 
 
