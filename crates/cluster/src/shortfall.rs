@@ -207,7 +207,7 @@ pub enum Shortfall {
         /// The model's rate.
         rate: RequestsPerSecond,
     },
-    /// Models of a higher priority leave room for a part of what the model is measured to need.
+    /// Models of a higher priority leave room for a part of the rate.
     #[error("{planned:.1} of {rate_text} requests/s are planned for: models of a higher priority than {priority} come first", rate_text = short(*.rate))]
     HigherPriority {
         /// The rate that the plan is made for.

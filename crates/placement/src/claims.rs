@@ -512,7 +512,8 @@ impl<'a> Claims<'a> {
             }
             let (planned, rate, priority) = (planned.rate, wanted.rate, wanted.priority);
             let lacks_need = planned.get() < needed(wanted) * (1.0 - TOLERANCE);
-            forecast.shortfall = Some(if *level > 0 && lacks_need {
+            let gives_way = lacks_need || self.reserves_above(*level);
+            forecast.shortfall = Some(if *level > 0 && gives_way {
                 Shortfall::HigherPriority {
                     planned,
                     rate,
@@ -523,6 +524,14 @@ impl<'a> Claims<'a> {
             });
         }
         plan
+    }
+
+    /// Returns true if a model of a higher priority claims more than its fair share.
+    fn reserves_above(&self, level: usize) -> bool {
+        let demands = &self.demands;
+        let models = demands.entitled.models.iter().zip(&demands.fair.models);
+        let mut models = models.zip(&demands.levels);
+        models.any(|((entitled, fair), of)| *of < level && entitled.rate > fair.rate)
     }
 
     /// Returns the plan of the current replicas and of newcomers; `None` if there is nothing to keep.
