@@ -29,8 +29,7 @@ def packhorse() -> NoReturn:
         from packhorse import export_command
 
         place = sys.argv.index("export")
-        asks = any(argument in ("-h", "--help") for argument in sys.argv[1:])
-        folder_of_torch(is_needed=not asks)
+        folder_of_torch(is_needed=not runs_without_torch())
         sys.exit(export_command.main(sys.argv[place + 1 :]))
     become("packhorse", needs_libtorch=words[:1] == ["serve"])
 
@@ -52,16 +51,18 @@ def worker() -> NoReturn:
 
 def become(program: str, needs_libtorch: bool) -> NoReturn:
     """Replaces this process by a program of the package, which gets the folder with libtorch."""
-    arguments = sys.argv[1:]
-    if needs_libtorch:
-        needs_libtorch = not any(argument.split("=")[0] in WITHOUT_TORCH for argument in arguments)
-    folder = os.environ.get(LIBTORCH) or folder_of_torch(needs_libtorch)
+    folder = os.environ.get(LIBTORCH) or folder_of_torch(needs_libtorch and not runs_without_torch())
     if folder:
         os.environ[LIBTORCH] = folder
         if program == "packhorse-worker":
             program = prepare_worker(Path(folder))
     path = str(PROGRAMS / program)
-    os.execv(path, [path, *arguments])
+    os.execv(path, [path, *sys.argv[1:]])
+
+
+def runs_without_torch() -> bool:
+    """Returns true if the arguments say so."""
+    return any(argument.split("=")[0] in WITHOUT_TORCH for argument in sys.argv[1:])
 
 
 def prepare_worker(folder: Path) -> str:

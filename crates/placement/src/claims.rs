@@ -503,6 +503,7 @@ impl<'a> Claims<'a> {
 
     /// Returns the plan with the reason why models are planned for less than their rates.
     fn with_shortfalls(&self, mut plan: Plan, planned: &Problem) -> Plan {
+        let reserving = self.first_reserving();
         let models = self.problem.models.iter().zip(&planned.models);
         for (((wanted, planned), forecast), level) in
             models.zip(&mut plan.models).zip(&self.demands.levels)
@@ -512,7 +513,7 @@ impl<'a> Claims<'a> {
             }
             let (planned, rate, priority) = (planned.rate, wanted.rate, wanted.priority);
             let lacks_need = planned.get() < needed(wanted) * (1.0 - TOLERANCE);
-            let gives_way = lacks_need || self.reserves_above(*level);
+            let gives_way = lacks_need || reserving.is_some_and(|first| first < *level);
             forecast.shortfall = Some(if *level > 0 && gives_way {
                 Shortfall::HigherPriority {
                     planned,
@@ -526,12 +527,13 @@ impl<'a> Claims<'a> {
         plan
     }
 
-    /// Returns true if a model of a higher priority claims more than its fair share.
-    fn reserves_above(&self, level: usize) -> bool {
+    /// Returns the highest priority of a model that claims more than its fair share, as the number of those above it.
+    fn first_reserving(&self) -> Option<usize> {
         let demands = &self.demands;
         let models = demands.entitled.models.iter().zip(&demands.fair.models);
-        let mut models = models.zip(&demands.levels);
-        models.any(|((entitled, fair), of)| *of < level && entitled.rate > fair.rate)
+        let models = models.zip(&demands.levels);
+        let reserving = models.filter(|((entitled, fair), _)| entitled.rate > fair.rate);
+        reserving.map(|(_, level)| *level).min()
     }
 
     /// Returns the plan of the current replicas and of newcomers; `None` if there is nothing to keep.

@@ -12,7 +12,7 @@ pub(super) struct Member {
     /// Its path from the folder into which wheels are installed.
     pub(super) path: String,
     pub(super) bytes: Vec<u8>,
-    /// Whether it can be executed.
+    /// True for a file that can be executed.
     pub(super) is_program: bool,
 }
 

@@ -752,9 +752,7 @@ impl CheckedDriver {
         assert_eq!((self.books.queued, self.books.in_flight), (0, 0));
         assert!(self.engine.locations.is_empty() && self.engine.batches.is_empty());
     }
-}
 
-impl CheckedDriver {
     /// Checks, while no worker has anything to do, that the engine comes back soon to a request that is the first of its model to be due and that a pool's device
     /// could compute.
     fn check_that_nobody_waits_idly(&self, wake: Option<Time>) {
