@@ -2,11 +2,8 @@
 
 use packhorse_api::{AuditActor, AuditEntry};
 use serde_json::Value;
+use packhorse_terminal::{context::Context, output::{self, format_time}};
 
-use crate::{
-    context::Context,
-    output::{self, format_time},
-};
 
 #[derive(clap::Args)]
 #[command(

@@ -15,8 +15,8 @@ use rcgen::{
     KeyUsagePurpose, SanType,
 };
 use time::{Duration, OffsetDateTime};
+use packhorse_terminal::{context::Context, files, output};
 
-use crate::{context::Context, files, output};
 
 /// The name of the authority's files, without their extensions.
 const AUTHORITY: &str = "ca";

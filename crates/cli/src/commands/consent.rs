@@ -5,8 +5,8 @@ use std::io::{self, BufRead, IsTerminal as _};
 use packhorse_api::{Changed, Consequences};
 use packhorse_client::CallError;
 use packhorse_cluster::ModelName;
+use packhorse_terminal::output;
 
-use crate::output;
 
 #[derive(clap::Args)]
 pub(super) struct ConsentArgs {

@@ -1,6 +1,7 @@
 //! `packhorse dashboard`: opens the dashboard in the browser, signed in.
 
-use crate::{context::Context, output};
+
+use packhorse_terminal::{context::Context, output};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -5,12 +5,9 @@ use packhorse_api::events::{
 };
 use packhorse_client::{EventMessage, Followed};
 use packhorse_cluster::ModelName;
+use packhorse_terminal::{context::Context, output::{self, Colour, format_time, paint}};
 
 use super::arguments::parse_moment;
-use crate::{
-    context::Context,
-    output::{self, Colour, format_time, paint},
-};
 
 #[derive(clap::Args)]
 #[command(

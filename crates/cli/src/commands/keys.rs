@@ -6,9 +6,9 @@ use std::{
 };
 
 use packhorse_api::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope};
+use packhorse_terminal::{context::Context, output};
 
 use super::arguments::parse_duration;
-use crate::{context::Context, output};
 
 #[derive(clap::Subcommand)]
 #[command(after_help = "\

@@ -11,7 +11,6 @@ mod events;
 mod export;
 mod infer;
 mod keys;
-mod manual;
 mod model;
 mod node;
 mod plan;
@@ -23,8 +22,12 @@ mod setup;
 mod status;
 mod top;
 
+
 pub(crate) use self::{consent::NotAgreed, serve::ServiceEnded};
-use crate::{context::Context, laboratory::LaboratoryCommand};
+
+use packhorse_terminal::{context::Context, manual};
+
+use crate::laboratory::{LaboratoryCommand, pass_on};
 
 #[derive(clap::Subcommand)]
 pub(crate) enum Command {
@@ -100,7 +103,7 @@ impl Command {
             Self::Top(args) => args.run(context).await,
             Self::Profile(command) => command.run(context).await,
             Self::Plan(args) => args.run(context).await,
-            Self::Laboratory(command) => command.run(context).await,
+            Self::Laboratory(_) => pass_on(),
             Self::Policy(args) => args.run(context).await,
             Self::Node(command) => command.run(context).await,
             Self::Certs(command) => command.run(context),

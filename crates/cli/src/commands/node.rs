@@ -2,9 +2,10 @@
 
 use packhorse_api::{Changed, NodeView};
 use packhorse_cluster::NodeName;
+use packhorse_terminal::{context::Context, output};
 
 use super::consent::ConsentArgs;
-use crate::{context::Context, output, view};
+use crate::view;
 
 #[derive(clap::Subcommand)]
 #[command(after_help = "Examples:\n  packhorse node list\n  packhorse node drain rack1")]

@@ -2,9 +2,9 @@
 
 use packhorse_api::{Changed, PolicyChange, PolicyView};
 use packhorse_cluster::{BatchStep, ComputeShareMode, Discipline, Effort, LatencyModel};
+use packhorse_terminal::{context::Context, output, policy_options::PolicyOptionArgs};
 
 use super::consent::ConsentArgs;
-use crate::{context::Context, output, policy_options::PolicyOptionArgs};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:\n  packhorse policy\n  packhorse policy set first-fit")]

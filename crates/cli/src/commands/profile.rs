@@ -6,14 +6,9 @@ use anyhow::Context as _;
 use packhorse_api::{BatchTimeView, LearnedTimeView};
 use packhorse_cluster::{DeviceKind, ModelName, ProfileSource, ProfileTable};
 use packhorse_contention::PairTable;
+use packhorse_terminal::{context::Context, files::{read_text, write_file}, output::{self, format_number, format_number_or_dash}, count, profile_row::ProfileRowView, versioned_name};
 
-use crate::{
-    context::Context,
-    files::{read_text, write_file},
-    laboratory::{KernelPlotArgs, ProfileLaboratoryCommand},
-    output::{self, format_number, format_number_or_dash},
-    view::{count, profile::ProfileRowView, versioned_name},
-};
+use crate::laboratory::{ProfileLaboratoryCommand, pass_on};
 
 #[derive(clap::Subcommand)]
 #[command(
@@ -63,24 +58,20 @@ pub(crate) struct ImportArgs {
 #[command(after_help = "\
 OCCUPANCY is the highest estimated achieved occupancy of any kernel; MEAN and SM are the means of achieved occupancy and SM \
 utilisation, weighted by duration. CPUs have none of them. SOURCE is `estimated` until a model is measured, if its profile \
-follows from its operators. --plot draws occupancy and SM utilisation over the time of a batch, for \
-every batch size whose kernels were recorded when the model was measured. --learned shows the times that the gateway \
+follows from its operators. `packhorse profile plot` draws them over the time of a batch. --learned shows the times that the gateway \
 observed in the last minutes beside those of the profile: LEARNED MS with what neighbours on the device cost, ALONE MS without. \
 A `!` marks one that contradicts the profile.
 
 Examples:
   packhorse profile show
   packhorse profile show minilm --learned
-  packhorse profile show minilm --json
-  packhorse profile show resnet50 --plot kernels.svg --batch-size 4")]
+  packhorse profile show minilm --json")]
 pub(crate) struct ShowArgs {
     /// Show this model only
     model: Option<ModelName>,
     /// Show the times that the gateway observed beside those of the profile
     #[arg(long, requires = "model")]
     learned: bool,
-    #[command(flatten)]
-    plot: KernelPlotArgs,
 }
 
 impl ProfileCommand {
@@ -89,7 +80,7 @@ impl ProfileCommand {
             Self::Show(args) => args.run(context).await,
             Self::Export(args) => args.run(context).await,
             Self::Import(args) => args.run(context).await,
-            Self::Laboratory(command) => command.run(context).await,
+            Self::Laboratory(_) => pass_on(),
         }
     }
 }
@@ -146,9 +137,6 @@ impl ShowArgs {
             return print_learned(context, &admin.learned_times(model).await?);
         }
         let profiles = admin.profiles(self.model.as_ref()).await?;
-        if let Some(model) = &self.model {
-            self.plot.draw(model, &admin).await?;
-        }
         print_profiles(context, &profiles)
     }
 }

@@ -6,13 +6,9 @@ use anyhow::Context as _;
 use packhorse_api::{EndOfRequest, RequestFilter, RequestView};
 
 use packhorse_client::ListedRequests;
+use packhorse_terminal::{context::Context, output::{self, Colour, format_number, format_time, paint}, versioned_name};
 
 use super::arguments::{ModelReference, parse_duration, parse_model, parse_moment};
-use crate::{
-    context::Context,
-    output::{self, Colour, format_number, format_time, paint},
-    view::versioned_name,
-};
 
 #[derive(clap::Args)]
 #[command(

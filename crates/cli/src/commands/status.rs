@@ -6,12 +6,9 @@ use packhorse_api::{GoodputView, ModelView, NodeView};
 use packhorse_client::{CallError, InferenceClient};
 use packhorse_cluster::{ModelState, NodeName, NodeState};
 use serde::Serialize;
+use packhorse_terminal::{context::Context, output::{self, format_number, format_number_or_dash}, versioned_name};
 
-use crate::{
-    context::Context,
-    output::{self, format_number, format_number_or_dash},
-    view::{self, versioned_name},
-};
+use crate::view;
 
 /// The length of the window of the goodput, in seconds.
 const WINDOW_S: u32 = 60;

@@ -17,13 +17,9 @@ use packhorse_client::{AdminClient, CallError};
 use packhorse_cluster::{ModelName, ModelVersion, NodeState, ReplicaState};
 use serde::Serialize;
 use tokio::{signal, time};
+use packhorse_terminal::{context::Context, output::{self, Colour, format_number, format_number_or_dash, format_time, paint}, count, versioned_name};
 
 use super::arguments::parse_duration;
-use crate::{
-    context::Context,
-    output::{self, Colour, format_number, format_number_or_dash, format_time, paint},
-    view::{count, versioned_name},
-};
 
 /// The length of the window of rates and latencies, in seconds.
 const WINDOW_S: u32 = 10;

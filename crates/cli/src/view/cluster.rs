@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use packhorse_api::{DeviceView, ModelView, NodeView, ReplicaView};
 use packhorse_cluster::{ComputeShare, ReplicaId};
+use packhorse_terminal::{versioned_name, output};
 
-use super::{model::replica_state, versioned_name};
-use crate::output;
+use super::model::replica_state;
 
 /// Width of the bar of a whole device, in characters.
 const BAR: usize = 10;

@@ -5,12 +5,8 @@ use packhorse_cluster::{
     ByteCount, MinReplicas, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec,
     TypicalShapes, WeightedShape, WorkerKind,
 };
+use packhorse_terminal::{versioned_name, context::Context, output::{self, format_number}};
 
-use super::versioned_name;
-use crate::{
-    context::Context,
-    output::{self, format_number},
-};
 
 /// Prints a table with one model per line.
 pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {

@@ -6,9 +6,9 @@ use packhorse_api::{ModelView, NodeView};
 use packhorse_client::{AdminClient, CallError, EventMessage};
 use packhorse_cluster::{NodeState, ReplicaState};
 use tokio::time::timeout;
+use packhorse_terminal::{context::Context, output};
 
 use super::check::Check;
-use crate::{context::Context, output};
 
 const INFERENCE: &str = "inference";
 const ADMIN: &str = "admin";

@@ -9,9 +9,9 @@ use std::{
 
 use packhorse_service::Libtorch;
 use tokio::{process::Command, time::timeout};
+use packhorse_terminal::context::data_home;
 
 use super::check::Check;
-use crate::context::data_home;
 
 const DESCRIPTORS: &str = "descriptors";
 const IDLE_CORES: &str = "idle cores";

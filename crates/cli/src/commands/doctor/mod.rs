@@ -11,14 +11,11 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use serde::Serialize;
+use packhorse_terminal::{context::{self, Context}, output::{self, Colour}};
 
 use self::{
     check::{Check, Verdict},
     machine::Machine,
-};
-use crate::{
-    context::{self, Context},
-    output::{self, Colour},
 };
 
 const HELP: &str = "\

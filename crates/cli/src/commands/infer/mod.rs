@@ -1,6 +1,7 @@
 //! `packhorse infer`: sends an inference request, with inputs from files, from JSON or from an image.
 
 mod elements;
+mod image;
 mod outputs;
 mod report;
 mod top_classes;
@@ -15,15 +16,9 @@ use anyhow::Context as _;
 use packhorse_client::InferenceClient;
 use packhorse_cluster::{ModelName, ModelVersion};
 use packhorse_protocol::{Form, ModelMetadata, RequestMessage, Tensor};
+use packhorse_terminal::{context::Context, files::{read_file, write_file}, inputs::{NamedValue, read_input}, npy, output};
 
-use self::{outputs::find_output, top_classes::TopClassesArgs};
-use crate::{
-    context::Context,
-    files::{read_file, write_file},
-    inputs::{NamedValue, read_input},
-    laboratory::ImageArgs,
-    npy, output,
-};
+use self::{image::ImageArgs, outputs::find_output, top_classes::TopClassesArgs};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use packhorse_protocol::InferResponse;
 use serde_json::{Value, json};
+use packhorse_terminal::output;
 
 use super::{elements, top_classes::Class};
-use crate::output;
 
 /// The number of elements of an output that the text shows.
 const SHOWN_ELEMENTS: usize = 8;

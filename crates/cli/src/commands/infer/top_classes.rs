@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, bail, ensure};
 use packhorse_protocol::{InferResponse, Tensor};
 use serde::Serialize;
+use packhorse_terminal::files::read_text;
 
 use super::{elements, outputs::find_output};
-use crate::files::read_text;
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Classification")]

@@ -10,13 +10,11 @@ use packhorse_cluster::{
     MinReplicas, ModelName, ModelVersion, Percent, Priority, RateMode, RequestsPerSecond, Split,
     Sticky,
 };
+use packhorse_terminal::{context::Context, output};
 
 use self::register::RegisterArgs;
-use super::{
-    arguments::{parse_percent, parse_rate},
-    consent::ConsentArgs,
-};
-use crate::{context::Context, output, view};
+use super::{arguments::{parse_percent, parse_rate}, consent::ConsentArgs};
+use crate::view;
 
 #[derive(clap::Subcommand)]
 #[command(after_help = "\

@@ -5,15 +5,10 @@ mod preview;
 use anyhow::Context as _;
 use packhorse_api::PlanPreviewRequest;
 use packhorse_cluster::{Discipline, Generation};
+use packhorse_terminal::{context::Context, output, plan, policy_options::PolicyOptionArgs};
 
 use self::preview::PreviewArgs;
-use crate::{
-    context::Context,
-    laboratory::{ScenarioPlanArgs, parse_policy_name},
-    output,
-    policy_options::PolicyOptionArgs,
-    view,
-};
+use crate::laboratory::{ScenarioPlanArgs, pass_on};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -23,10 +18,6 @@ Examples:
   packhorse plan --explain
   packhorse plan --policy usher --creq mean
   packhorse plan --scenario thesis.toml --policy usher
-  packhorse plan --scenario thesis.toml --policy usher --plot plan.svg
-  packhorse plan --scenario thesis.toml --policy usher --min-devices
-  packhorse plan --scenario scenarios/prices/vision.toml --min-cost
-  packhorse plan --scenario thesis.toml --policy goodput --explain
   packhorse plan preview --policy exclusive --add-device H200:2
   packhorse plan export > live.toml")]
 #[command(args_conflicts_with_subcommands = true)]
@@ -41,7 +32,7 @@ pub(crate) struct PlanArgs {
 #[derive(clap::Args)]
 struct PlanRequestArgs {
     /// Placement policy [default: that of the scenario, else goodput; the configured policy for the live cluster]
-    #[arg(long, value_name = "POLICY", value_parser = parse_policy_name)]
+    #[arg(long, value_name = "POLICY")]
     policy: Option<String>,
     /// Dispatch discipline that the policy assumes [default: that of the scenario, else deadline; the configured discipline for the
     /// live cluster]
@@ -100,14 +91,7 @@ Examples:
 impl PlanArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
         if self.request.scenario.is_given() {
-            let PlanRequestArgs {
-                policy,
-                discipline,
-                explain,
-                options,
-                scenario,
-            } = &self.request;
-            return scenario.run(context, policy.as_deref(), *discipline, options, *explain);
+            return pass_on();
         }
         let admin = context.admin()?;
         match self.command {
@@ -119,11 +103,11 @@ impl PlanArgs {
                     None => admin.plan().await?,
                 };
                 let plan = plan.context("there is no plan yet: register a model first")?;
-                view::plan::print_plan(context, &admin, &plan).await
+                plan::print_plan(context, &admin, &plan).await
             }
             Some(PlanCommand::Show { generation }) => {
                 let plan = admin.stored_plan(Generation(generation)).await?;
-                view::plan::print_plan(context, &admin, &plan).await
+                plan::print_plan(context, &admin, &plan).await
             }
             Some(PlanCommand::Export) => {
                 let scenario = admin.plan_scenario().await?;
@@ -139,7 +123,7 @@ impl PlanArgs {
                 if context.json() {
                     output::print_json(&plans)
                 } else {
-                    view::plan::print_history(&plans)
+                    plan::print_history(&plans)
                 }
             }
             Some(PlanCommand::Diff { before, after }) => {
@@ -149,7 +133,7 @@ impl PlanArgs {
                 if context.json() {
                     output::print_json(&diff)
                 } else {
-                    view::plan::print_diff(&diff)
+                    plan::print_diff(&diff)
                 }
             }
             Some(PlanCommand::Preview(args)) => {
@@ -157,7 +141,7 @@ impl PlanArgs {
                 if context.json() {
                     output::print_json(&preview)
                 } else {
-                    view::plan::print_preview(&preview)
+                    plan::print_preview(&preview)
                 }
             }
         }

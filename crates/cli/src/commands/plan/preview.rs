@@ -4,11 +4,9 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use packhorse_api::{PlanPreviewRequest, PreviewDevices, PreviewModel};
 use packhorse_cluster::{DeviceKind, Discipline, IdError, ModelName, Priority, RequestsPerSecond};
+use packhorse_terminal::policy_options::PolicyOptionArgs;
 
-use crate::{
-    commands::arguments::{ModelReference, parse_model, parse_rate},
-    policy_options::PolicyOptionArgs,
-};
+use crate::commands::arguments::{ModelReference, parse_model, parse_rate};
 
 #[derive(clap::Args)]
 pub(super) struct PreviewArgs {

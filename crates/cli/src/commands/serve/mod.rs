@@ -15,12 +15,9 @@ use tokio::{
     task::spawn_blocking,
     time::sleep,
 };
+use packhorse_terminal::{context::{self, Context}, output};
 
 use self::{model_repository::ModelRepository, services::Services};
-use crate::{
-    context::{self, Context},
-    output,
-};
 
 pub(crate) use self::services::ServiceEnded;
 

@@ -15,12 +15,9 @@ use packhorse_api::{
 use packhorse_client::AdminClient;
 use packhorse_cluster::{ModelName, ModelVersion};
 use serde_json::{Map, Value};
+use packhorse_terminal::{files::read_regular_file, output};
 
-use crate::{
-    commands::model::register::{hash_artifact, name_artifact, upload},
-    files::read_regular_file,
-    output,
-};
+use crate::commands::model::register::{hash_artifact, name_artifact, upload};
 
 /// The name of a registration.
 const REGISTRATION: &str = "model.json";

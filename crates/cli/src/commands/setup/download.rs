@@ -16,9 +16,9 @@ use reqwest::{
 };
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
+use packhorse_terminal::output;
 
 use super::wheels::Wheel;
-use crate::output;
 
 /// The media type of an index in JSON (PEP 691).
 const INDEX_JSON: &str = "application/vnd.pypi.simple.v1+json";

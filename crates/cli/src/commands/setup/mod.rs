@@ -13,12 +13,9 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use nix::sys::statvfs::statvfs;
 use packhorse_service::{LIBTORCH_VERSION, Libtorch, LibtorchBuild};
+use packhorse_terminal::{context::{self, Context}, output};
 
 use self::{download::Index, wheels::Wheel};
-use crate::{
-    context::{self, Context},
-    output,
-};
 
 /// The file that a complete installation contains.
 const COMPLETE: &str = "complete";
