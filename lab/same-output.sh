@@ -2,7 +2,7 @@
 # Compares what two builds of the packhorse command print: plans of every policy, runs and predictions for every scenario, byte by byte.
 # A change of words or of structure must leave them as they are. Solve times are left out.
 #
-#   laboratory/same-output.sh OLD/packhorse NEW/packhorse [FOLDER]
+#   lab/same-output.sh OLD/packhorse-lab NEW/packhorse-lab [FOLDER]
 #
 # FOLDER (default: target/same-output) keeps what was printed; OLD's part is kept between runs.
 set -euo pipefail

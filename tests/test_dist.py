@@ -45,12 +45,12 @@ def test_it_contains_what_a_dry_run_lists(unpacked: Path):
     commands = {file for file in files if re.fullmatch(r"share/man/man1/packhorse-[a-z-]+\.1", file)}
     assert expected <= files
     assert files - expected <= commands
-    for command in ("serve", "setup", "model-register", "backup"):
+    for command in ("serve", "setup", "model-register", "backup", "lab-simulate"):
         assert f"share/man/man1/packhorse-{command}.1" in files
 
 
 def test_the_programs_are_stripped_and_find_their_libraries(unpacked: Path):
-    for program in ("packhorse", "packhorse-gateway", "packhorse-agent"):
+    for program in ("packhorse", "packhorse-lab", "packhorse-gateway", "packhorse-agent"):
         path = unpacked / "bin" / program
         said = subprocess.run([str(path), "--version"], check=True, capture_output=True, text=True, env={}).stdout
         assert said.split()[0] == program
@@ -104,7 +104,9 @@ def test_manual_pages_and_completions_know_the_flags(unpacked: Path):
     completions = ("bash-completion/completions/packhorse", "fish/vendor_completions.d/packhorse.fish", "zsh/site-functions/_packhorse")
     for file in completions:
         assert "model-repository" in (share / file).read_text()
-    subprocess.run(["bash", "-n", str(share / completions[0])], check=True)
+    assert "min-devices" in (share / "bash-completion/completions/packhorse-lab").read_text()
+    for program in ("packhorse", "packhorse-lab"):
+        subprocess.run(["bash", "-n", str(share / f"bash-completion/completions/{program}")], check=True)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed")

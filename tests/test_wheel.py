@@ -17,7 +17,7 @@ from cluster import PROGRAMS, processes_of
 from http_admin import request
 from test_serve import Serve
 
-SCRIPTS = ["packhorse", "packhorse-gateway", "packhorse-agent", "packhorse-worker"]
+SCRIPTS = ["packhorse", "packhorse-lab", "packhorse-gateway", "packhorse-agent", "packhorse-worker"]
 SCORER = """
 import torch
 

@@ -34,6 +34,11 @@ def packhorse() -> NoReturn:
     become("packhorse", needs_libtorch=words[:1] == ["serve"])
 
 
+def lab() -> NoReturn:
+    """Becomes the laboratory, which measures programs by a worker of its own."""
+    become("packhorse-lab", needs_libtorch=False)
+
+
 def gateway() -> NoReturn:
     """Becomes the gateway."""
     become("packhorse-gateway", needs_libtorch=False)

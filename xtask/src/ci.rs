@@ -34,7 +34,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
         "lints",
         Command::new("cargo").args(lints).args(deny_warnings),
     );
-    // The worker without libtorch, the command without its laboratory, the gateway without HiGHS. All at once, so that dependencies keep
+    // The worker without libtorch, the laboratory and the gateway without HiGHS. All at once, so that dependencies keep
     // the features for which they were checked already.
     steps.run(
         "lints without default features",

@@ -17,7 +17,7 @@ use crate::{
 /// The programs that are needed.
 const PROGRAMS: [&str; 5] = [
     "gpu-check",
-    "packhorse",
+    "packhorse-lab",
     "packhorse-gateway",
     "packhorse-agent",
     "packhorse-worker",
@@ -25,17 +25,17 @@ const PROGRAMS: [&str; 5] = [
 /// The packages that make them.
 const PACKAGES: [&str; 4] = [
     "packhorse-gpu-check",
-    "packhorse-cli",
+    "packhorse-lab",
     "packhorse-gateway",
     "packhorse-worker-agent",
 ];
 /// The files beside them: path in the repository, and in the folder.
 const BESIDE: [(&str, &str); 3] = [
-    ("laboratory/gpu-check/launcher.sh", "gpu-check"),
+    ("lab/gpu-check/launcher.sh", "gpu-check"),
     ("docs/gpu-check.md", "README.md"),
     ("LICENSE", "LICENSE"),
 ];
-/// The solver of gateway and command line, likewise. Programs that were built elsewhere (`--programs`) may not need it.
+/// The solver of gateway and laboratory, likewise. Programs that were built elsewhere (`--programs`) may not need it.
 const SOLVER: (&str, &str) = (".venv/highs/libhighs.so.1", "lib/libhighs.so.1");
 const ARCHIVE_LIMIT: u64 = 60_000_000;
 

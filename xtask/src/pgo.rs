@@ -19,7 +19,7 @@ use crate::{
 /// The number of programs that count: gateway and worker.
 const COUNTING: usize = 2;
 /// The load generator, which does not count.
-const GENERATOR: &str = "packhorse";
+const GENERATOR: &str = "packhorse-lab";
 /// The model that is loaded, and the file with its input for JSON.
 const MODEL: &str = "sum.pt";
 const NUMBERS: &str = "numbers.npy";
@@ -44,7 +44,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     println!("Building programs that count what runs");
     let (mut build, programs) = counting_build(&root().join("target/pgo"), &counts);
     interrupt.run(&mut build)?;
-    interrupt.run(&mut cargo_build(&["packhorse-cli"]))?;
+    interrupt.run(&mut cargo_build(&[GENERATOR]))?;
     fs::copy(program(GENERATOR)?, programs.join(GENERATOR)).context("copy the generator")?;
     use_programs(programs);
     // Build scripts have counted, too.

@@ -22,7 +22,7 @@ const BUILD: &str = "optimized";
 /// the profile.
 const PROFILED: [&str; 2] = ["packhorse-gateway", "packhorse-worker-agent"];
 /// The packages that the profile is not of.
-const OTHERS: [&str; 1] = ["packhorse-cli"];
+const OTHERS: [&str; 2] = ["packhorse-cli", "packhorse-lab"];
 /// The solver, which releases have.
 const FEATURES: &str = "packhorse-gateway/highs";
 

@@ -1,11 +1,15 @@
 //! The allowed dependencies between the crates, and the libraries that pure crates may not use.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 29] = [
+const ARROWS: [(&str, &[&str]); 32] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -70,6 +74,20 @@ const ARROWS: [(&str, &[&str]); 29] = [
         &[
             "cluster",
             "contention",
+            "protocol",
+            "api",
+            "client",
+            "service",
+            "terminal",
+        ],
+    ),
+    ("stand-in", &[]),
+    ("terminal", &["cluster", "protocol", "api", "client"]),
+    (
+        "lab",
+        &[
+            "cluster",
+            "contention",
             "control",
             "estimator",
             "placement",
@@ -79,7 +97,7 @@ const ARROWS: [(&str, &[&str]); 29] = [
             "figures",
             "kernels",
             "client",
-            "service",
+            "terminal",
         ],
     ),
     (
@@ -129,7 +147,10 @@ const ARROWS: [(&str, &[&str]); 29] = [
 ];
 
 /// The crates on which only the tests of a crate may depend.
-const TESTS: [(&str, &[&str]); 5] = [
+const TESTS: [(&str, &[&str]); 7] = [
+    // Both commands are run against the same stand-in.
+    ("cli", &["stand-in"]),
+    ("lab", &["stand-in"]),
     // Benchmarks read the processor's time of their thread.
     ("placement", &["rustix"]),
     ("serving", &["rustix"]),
@@ -173,9 +194,6 @@ const IMPURE: [&str; 9] = [
     "rustix",
     "socket2",
 ];
-
-/// Crates that the command depends on only with its feature `laboratory`.
-const LABORATORY: [&str; 3] = ["placement", "simulator", "figures"];
 
 /// The packages of the workspace.
 fn packages() -> Vec<Package> {
@@ -225,13 +243,13 @@ struct Metadata {
 #[derive(Deserialize)]
 struct Package {
     name: String,
+    manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
 }
 
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
-    optional: bool,
     kind: Option<String>,
 }
 
@@ -255,20 +273,31 @@ fn every_crate_depends_only_on_those_below_it() {
 }
 
 #[test]
-fn the_command_plans_simulates_and_draws_only_with_its_feature_laboratory() {
+fn what_operators_run_needs_nothing_of_the_laboratory() {
     let packages = packages();
-    let command = packages
+    let is_laboratory = |package: &&Package| package.manifest_path.starts_with(laboratory());
+    let laboratory: Vec<&str> = packages
         .iter()
-        .find(|package| package.name == "packhorse-cli");
-    let command = command.expect("the command is a crate of the workspace");
-    for dependency in &command.dependencies {
-        let of_laboratory = LABORATORY.contains(&short(&dependency.name));
-        assert!(
-            !of_laboratory || dependency.optional,
-            "packhorse-cli uses {} without its feature laboratory",
-            dependency.name
-        );
+        .filter(is_laboratory)
+        .map(|package| package.name.as_str())
+        .collect();
+    assert!(laboratory.contains(&"packhorse-lab"), "{laboratory:?}");
+    for package in packages.iter().filter(|package| !is_laboratory(package)) {
+        for dependency in &package.dependencies {
+            assert!(
+                !laboratory.contains(&dependency.name.as_str()),
+                "{} uses {}",
+                package.name,
+                dependency.name
+            );
+        }
     }
+}
+
+/// The folder of the laboratory.
+fn laboratory() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.with_file_name("lab")
 }
 
 #[test]

@@ -5,9 +5,7 @@ use packhorse_cluster::{Bound, Explanation};
 use crate::output;
 
 /// Writes a paragraph for every model that a resource limits, or one line if no model is limited.
-pub fn print<'e>(
-    explained: impl Iterator<Item = (String, &'e Explanation)>,
-) -> anyhow::Result<()> {
+pub fn print<'e>(explained: impl Iterator<Item = (String, &'e Explanation)>) -> anyhow::Result<()> {
     let (mut explained_any, mut limited_any) = (false, false);
     for (model, explanation) in explained {
         explained_any = true;

@@ -16,30 +16,44 @@ const ALIGNMENT: usize = 64;
 /// The reason why a file cannot be read as a tensor.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadNpyError {
+    /// The file does not begin like one.
     #[error("not an .npy file")]
     Magic,
+    /// A later version of the format.
     #[error("version {0} of the .npy format is not supported")]
     Version(u8),
+    /// The header does not end within the file or the limit.
     #[error("the header is incomplete or over the limit of {HEADER_LIMIT} bytes")]
     HeaderLength,
+    /// The header, from where it cannot be read.
     #[error("the header is not in NumPy's form, at {0:?}")]
     Header(String),
+    /// A type that the protocol does not have.
     #[error("the Open Inference Protocol has no datatype for {0:?}")]
     Type(String),
+    /// The bytes of elements are in the other order.
     #[error("the array is big-endian: save a.astype(a.dtype.newbyteorder('<'))")]
     BigEndian,
+    /// The elements are in the other order.
     #[error("the array is column-major: save numpy.ascontiguousarray(a)")]
     ColumnMajor,
+    /// The shape is none of the protocol's.
     #[error("shape: {0}")]
     Shape(#[from] ShapeError),
+    /// Shape and data disagree.
     #[error("the array has {bytes} bytes of data for {elements} elements of {width} bytes")]
     Size {
+        /// The bytes of data.
         bytes: usize,
+        /// The elements of the shape.
         elements: u64,
+        /// The bytes of an element.
         width: usize,
     },
+    /// A code that is no character.
     #[error("the array has text that is not valid Unicode")]
     Text,
+    /// The tensor is none of the protocol's.
     #[error("{0}")]
     Tensor(#[from] TensorError),
 }
@@ -47,8 +61,10 @@ pub enum ReadNpyError {
 /// The reason why a tensor cannot be saved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteNpyError {
+    /// A text that NumPy would shorten.
     #[error("element {0} ends with a zero byte, which NumPy's byte strings cannot represent")]
     TrailingZero(usize),
+    /// A text over the limit.
     #[error("padded to the longest, the byte strings have {0} bytes, over the limit of 4 GiB")]
     TooLong(u64),
 }

@@ -114,8 +114,11 @@ pub fn format_time(unix_ms: u64) -> String {
 /// A colour of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
+    /// What fails.
     Red,
+    /// What is well.
     Green,
+    /// What needs a look.
     Yellow,
 }
 

@@ -15,7 +15,6 @@ use crate::{
     versioned_name,
 };
 
-
 /// The JSON form of a plan, with the keys that a plan for a scenario has: devices are numbered in the order of nodes and their
 /// devices.
 #[derive(Serialize)]
@@ -125,9 +124,7 @@ async fn devices(admin: &AdminClient) -> Result<Vec<DeviceId>, CallError> {
 }
 
 /// Returns the JSON form of the plan in force; `None` before the first plan.
-pub async fn current_plan_json(
-    admin: &AdminClient,
-) -> anyhow::Result<Option<serde_json::Value>> {
+pub async fn current_plan_json(admin: &AdminClient) -> anyhow::Result<Option<serde_json::Value>> {
     let Some(plan) = admin.plan().await? else {
         return Ok(None);
     };

@@ -5,7 +5,7 @@
 //!   short answer comes back. With `--kept` both sides keep the memory that bodies are read to, with `--sum` the worker adds their numbers up.
 //! * `stream` writes large messages to a thread that reads them: what a TCP connection of this machine carries.
 //!
-//! The servers answer `GET /v2/models/NAME` and inference requests well enough for `packhorse bench`; they compute nothing.
+//! The servers answer `GET /v2/models/NAME` and inference requests well enough for `packhorse-lab bench`; they compute nothing.
 #![expect(clippy::print_stdout, reason = "the programs report to the benchmark")]
 
 mod answer;

@@ -1,4 +1,4 @@
-//! `packhorse profile estimate`: estimates the profile of a program on kinds of device, from its operators.
+//! `packhorse-lab profile estimate`: estimates the profile of a program on kinds of device, from its operators.
 
 use std::{
     fs,
@@ -9,9 +9,11 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use packhorse_cluster::{ByteCount, DeviceKind, ProfileTable, Program, known_kind};
 use packhorse_estimator::{Coefficients, DeviceSheet, ExpectedError, OperatorGraph, batch_sizes};
+use packhorse_terminal::{
+    context::Context, files::write_file, output, profile_row::ProfileRowView,
+};
 use serde::Serialize;
 use serde_json::json;
-use packhorse_terminal::{context::Context, files::write_file, output, profile_row::ProfileRowView};
 
 use super::local_worker::{LocalModel, WorkerProgramArgs};
 
@@ -22,9 +24,9 @@ The worker finds the operators of the program; it needs no device of that kind, 
 estimate by itself and replaces it by a measurement; a profile that is imported counts as measured.
 
 Examples:
-  packhorse profile estimate resnet50.pt --device-kind H100-SXM5-80GB
-  packhorse profile estimate resnet50.pt --spec model.json --device-kind T4 --device-kind L4 --output estimated.csv
-  packhorse profile estimate resnet50.pt --device-kind H100-SXM5-80GB --json")]
+  packhorse-lab profile estimate resnet50.pt --device-kind H100-SXM5-80GB
+  packhorse-lab profile estimate resnet50.pt --spec model.json --device-kind T4 --device-kind L4 --output estimated.csv
+  packhorse-lab profile estimate resnet50.pt --device-kind H100-SXM5-80GB --json")]
 pub(crate) struct EstimateArgs {
     /// TorchScript file of the model
     #[arg(value_name = "FILE")]

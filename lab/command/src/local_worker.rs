@@ -17,9 +17,8 @@ use packhorse_api::{
 };
 use packhorse_client::ArtifactFile;
 use packhorse_cluster::{ComputeShare, ModelId, ModelVersion, Program};
-use tempfile::TempDir;
 use packhorse_terminal::files::read_file;
-
+use tempfile::TempDir;
 
 /// The flags for the device and the worker program.
 #[derive(clap::Args)]

@@ -1,8 +1,7 @@
-//! The table of models in the text reports of `packhorse simulate` and `packhorse bench`.
+//! The table of models in the text reports of `packhorse-lab simulate` and `packhorse-lab bench`.
 
 use packhorse_simulator::{ModelReport, Totals};
 use packhorse_terminal::output::{self, format_number, format_number_or_dash};
-
 
 /// The headers of rates, each with the time that the rate refers to. Offered load and goodput count the requests that arrive in the
 /// scenario's window, per second of the window. Throughput counts the answers to these requests, per second until the last answer,

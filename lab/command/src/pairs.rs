@@ -1,4 +1,4 @@
-//! `packhorse profile pairs`: measures how models slow each other on a device of this machine.
+//! `packhorse-lab profile pairs`: measures how models slow each other on a device of this machine.
 
 use std::{
     env,
@@ -12,8 +12,13 @@ use indicatif::ProgressBar;
 use packhorse_api::local_worker::{MeasureCommand, MeasureReply};
 use packhorse_cluster::{ComputeShare, ModelName};
 use packhorse_contention::{PairMember, PairTable};
+use packhorse_terminal::{
+    context::Context,
+    files::write_file,
+    output::{self, format_number},
+    versioned_name,
+};
 use serde::Serialize;
-use packhorse_terminal::{context::Context, files::write_file, output::{self, format_number}, versioned_name};
 
 use super::local_worker::{LocalDevice, LocalModel, LocalWorker, LocalWorkerOptions, WorkerArgs};
 
@@ -28,13 +33,13 @@ of `packhorse model register`. Shares are shares of a GPU's multiprocessors, whi
 
 The table has the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms, latency_b_ms, \
 std_a_ms, std_b_ms, alone_a_ms and alone_b_ms. `packhorse profile import --pairs KIND` imports it into a gateway, and a scenario \
-names it under measured_pairs; the policy `goodput` learns from it how models slow each other. `packhorse predict --measured` \
+names it under measured_pairs; the policy `goodput` learns from it how models slow each other. `packhorse-lab predict --measured` \
 compares the predictions of a policy with it.
 
 Examples:
-  packhorse profile pairs resnet50.json=resnet50.pt bert.json=bert.pt --device cuda:0 --output pairs.csv
-  packhorse profile pairs a.json=a.pt b.json=b.pt --batch-sizes 1,8 --shares 50/50,25/75 --device cuda:0 --output pairs.csv
-  packhorse profile pairs a.json=a.pt b.json=b.pt c.json=c.pt --pair a,b --pair c,c --device cpu --json")]
+  packhorse-lab profile pairs resnet50.json=resnet50.pt bert.json=bert.pt --device cuda:0 --output pairs.csv
+  packhorse-lab profile pairs a.json=a.pt b.json=b.pt --batch-sizes 1,8 --shares 50/50,25/75 --device cuda:0 --output pairs.csv
+  packhorse-lab profile pairs a.json=a.pt b.json=b.pt c.json=c.pt --pair a,b --pair c,c --device cpu --json")]
 pub(crate) struct PairsArgs {
     /// Models, each with its TorchScript or `.pt2` file
     #[arg(value_name = "SPEC.json=FILE", required = true)]

@@ -2,15 +2,24 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use packhorse_cluster::{DeviceIndex, Discipline, PlannedReplica, Problem};
 use packhorse_figures::plans;
 use packhorse_placement::SmallestCluster;
 use packhorse_simulator::{KeptReplicaReport, PlanReport, Scenario};
+use packhorse_terminal::{
+    context::Context,
+    count, explanation,
+    layout::{DeviceLayout, Layout, Measured, ModelLayout, ReplicaLayout},
+    output::{self, format_number},
+    policy_options::PolicyOptionArgs,
+};
 use serde::Serialize;
-use packhorse_terminal::{context::Context, output::{self, format_number}, policy_options::PolicyOptionArgs, count, explanation, layout::{DeviceLayout, Layout, Measured, ModelLayout, ReplicaLayout}};
 
-use super::{plot::PlotFile, scenario::{self, PlanningOutcome, PolicyName}};
+use super::{
+    plot::PlotFile,
+    scenario::{self, PlanningOutcome, PolicyName},
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -5,7 +5,6 @@ use std::{path::PathBuf, str::FromStr};
 use packhorse_figures::Figure;
 use packhorse_terminal::files::write_file;
 
-
 /// A file for a figure, whose name ends in `.svg`.
 #[derive(Clone, Debug)]
 pub(super) struct PlotFile(PathBuf);

@@ -1,4 +1,4 @@
-//! `packhorse predict`: predicts the latencies of a plan's replicas by a policy's own model, and compares such predictions with
+//! `packhorse-lab predict`: predicts the latencies of a plan's replicas by a policy's own model, and compares such predictions with
 //! measurements.
 
 use std::{
@@ -11,8 +11,14 @@ use packhorse_cluster::{ModelIndex, PlannedReplica};
 use packhorse_contention::{PairMember, PairTable};
 use packhorse_placement::PlanningOptions;
 use packhorse_simulator::{ReplicaReport, Scenario};
+use packhorse_terminal::{
+    context::Context,
+    files::read_text_within_limit,
+    output::{self, format_number},
+    policy_options::PolicyOptionArgs,
+    versioned_name,
+};
 use serde::Serialize;
-use packhorse_terminal::{context::Context, files::read_text_within_limit, output::{self, format_number}, policy_options::PolicyOptionArgs, versioned_name};
 
 use super::scenario::{self, PolicyName};
 
@@ -20,11 +26,11 @@ use super::scenario::{self, PolicyName};
 #[command(after_help = "\
 --measured reads a CSV file with the columns model_a, model_b, batch_a, batch_b, share_a_pct, share_b_pct, latency_a_ms \
 and latency_b_ms. A row is two replicas that were measured together on the scenario's first device; \
-`packhorse profile pairs` writes such files.
+`packhorse-lab profile pairs` writes such files.
 
 Examples:
-  packhorse predict --scenario scenarios/igniter/readme.toml --policy igniter --plan plan.json
-  packhorse predict --scenario scenarios/igniter/pairs.toml --policy igniter --measured scenarios/igniter/pairs.csv")]
+  packhorse-lab predict --scenario scenarios/igniter/readme.toml --policy igniter --plan plan.json
+  packhorse-lab predict --scenario scenarios/igniter/pairs.toml --policy igniter --measured scenarios/igniter/pairs.csv")]
 #[group(id = "what", required = true, args = ["plan", "measured"])]
 pub(crate) struct PredictArgs {
     /// Scenario: devices, models, rates and SLOs

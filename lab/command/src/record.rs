@@ -1,4 +1,4 @@
-//! `packhorse profile record`: runs one batch on this machine and records its kernels.
+//! `packhorse-lab profile record`: runs one batch on this machine and records its kernels.
 
 use std::{
     env,
@@ -13,7 +13,11 @@ use packhorse_cluster::ComputeShare;
 use packhorse_kernels::{KinetoTrace, NcuReport};
 use packhorse_terminal::{context::Context, files::read_text, output};
 
-use super::{kernels::print_summary, local_worker::{LocalDevice, LocalModel, LocalWorker, LocalWorkerOptions, WorkerArgs}, plot::PlotFile};
+use super::{
+    kernels::print_summary,
+    local_worker::{LocalDevice, LocalModel, LocalWorker, LocalWorkerOptions, WorkerArgs},
+    plot::PlotFile,
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -22,9 +26,9 @@ that of `packhorse model register`. With --ncu the batch runs a second time unde
 occupancy that is estimated otherwise; this requires permission to read the GPU's performance counters.
 
 Examples:
-  packhorse profile record minilm.json --artifact minilm.pt --batch-size 4 --device cuda:0 --plot kernels.svg
-  packhorse profile record minilm.json --artifact minilm.pt --batch-size 4 --device cuda:0 --ncu --json
-  packhorse profile record minilm.json --artifact minilm.pt --trace operators.json")]
+  packhorse-lab profile record minilm.json --artifact minilm.pt --batch-size 4 --device cuda:0 --plot kernels.svg
+  packhorse-lab profile record minilm.json --artifact minilm.pt --batch-size 4 --device cuda:0 --ncu --json
+  packhorse-lab profile record minilm.json --artifact minilm.pt --trace operators.json")]
 pub(crate) struct RecordArgs {
     /// JSON file with the model's signature
     #[arg(value_name = "SPEC.json")]

@@ -13,9 +13,8 @@ use packhorse_placement::{
     smallest_cluster,
 };
 use packhorse_simulator::{DevicesByKind, PlanReport, ReplicaReport, Scenario};
-use serde::Deserialize;
 use packhorse_terminal::{files::read_text_within_limit, output, policy_options::PolicyOptionArgs};
-
+use serde::Deserialize;
 
 /// The name of an existing policy.
 #[derive(Clone, Debug)]

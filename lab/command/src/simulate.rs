@@ -1,4 +1,4 @@
-//! `packhorse simulate`: runs plans in a simulated cluster and compares them.
+//! `packhorse-lab simulate`: runs plans in a simulated cluster and compares them.
 
 use std::{
     fs,
@@ -16,9 +16,18 @@ use packhorse_simulator::{
     AutoscaleReport, DispatchOptions, Estimate, PlanReport, Replanning, Report, RunOptions,
     RunTrace, ScalingRule, Scenario, Timeline, Totals, reports_to_csv, simulate_with,
 };
-use packhorse_terminal::{context::Context, files::write_file, output::{self, format_number}, policy_options::PolicyOptionArgs};
+use packhorse_terminal::{
+    context::Context,
+    files::write_file,
+    output::{self, format_number},
+    policy_options::PolicyOptionArgs,
+};
 
-use super::{model_table::{RATE_HEADERS, print_models}, plot::PlotFile, scenario::{self, PolicyName}};
+use super::{
+    model_table::{RATE_HEADERS, print_models},
+    plot::PlotFile,
+    scenario::{self, PolicyName},
+};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -45,15 +54,15 @@ forecast for the time at which a new node serves. Models are planned with their 
 devices of an autoscaler.
 
 Examples:
-  packhorse simulate --scenario thesis.toml --policy usher
-  packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
-  packhorse simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json
-  packhorse simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
-  packhorse simulate --scenario scenarios/ramp/evening.toml --policy nexus --replan-every 2
-  packhorse simulate --scenario scenarios/ramp/evening.toml --replan --timeline evening.csv
-  packhorse simulate --scenario scenarios/azure/ramp.toml --replan --json
-  packhorse simulate --scenario scenarios/thesis/6.10-gpus-4.toml --trace run.json --trace-length 5
-  packhorse simulate --scenario thesis.toml --policy usher --policy ao-milp --plot runs.svg")]
+  packhorse-lab simulate --scenario thesis.toml --policy usher
+  packhorse-lab simulate --scenario thesis.toml --policy usher --policy first-fit --discipline fixed-wait --discipline deadline
+  packhorse-lab simulate --scenario thesis.toml --plan plan.json --seed 1 --seed 2 --seed 3 --json
+  packhorse-lab simulate --scenario thesis.toml --policy usher --policy first-fit --csv > runs.csv
+  packhorse-lab simulate --scenario scenarios/ramp/evening.toml --policy nexus --replan-every 2
+  packhorse-lab simulate --scenario scenarios/ramp/evening.toml --replan --timeline evening.csv
+  packhorse-lab simulate --scenario scenarios/azure/ramp.toml --replan --json
+  packhorse-lab simulate --scenario scenarios/thesis/6.10-gpus-4.toml --trace run.json --trace-length 5
+  packhorse-lab simulate --scenario thesis.toml --policy usher --policy ao-milp --plot runs.svg")]
 pub(crate) struct SimulateArgs {
     /// Scenario: devices, models, rates and SLOs
     #[arg(long, value_name = "FILE")]

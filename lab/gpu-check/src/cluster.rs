@@ -312,14 +312,14 @@ impl Cluster {
         self.block_on(self.admin.profiles(None))
     }
 
-    /// Runs a scenario against the gateway, and returns the report of `packhorse bench`.
+    /// Runs a scenario against the gateway, and returns the report of `packhorse-lab bench`.
     pub(crate) fn bench<T: serde::de::DeserializeOwned>(
         &self,
         host: &Host,
         scenario: &Path,
         limit: Duration,
     ) -> anyhow::Result<T> {
-        let mut bench = host.program("packhorse");
+        let mut bench = host.program("packhorse-lab");
         bench.args(["bench", "--json", "--scenario"]).arg(scenario);
         bench.args(["--url", &format!("http://{}", self.endpoints.inference)]);
         bench.args(["--admin-url", &format!("http://{}", self.endpoints.admin)]);
@@ -327,7 +327,7 @@ impl Cluster {
             .arg("--token-file")
             .arg(self.folder.join("gateway/admin-token"));
         let printed = RunningProgram::start("bench", &mut bench, &self.folder)?.finish(limit)?;
-        serde_json::from_str(&printed).context("read what packhorse bench printed")
+        serde_json::from_str(&printed).context("read what packhorse-lab bench printed")
     }
 
     /// Returns the folder of the programs' files.

@@ -84,7 +84,7 @@ pub(crate) struct HostOptions {
 pub(crate) const FP32_ONLY: (&str, &str) = ("NVIDIA_TF32_OVERRIDE", "0");
 const PROBE: &str = include_str!("../python/probe.py");
 const PROGRAMS: [&str; 4] = [
-    "packhorse",
+    "packhorse-lab",
     "packhorse-gateway",
     "packhorse-agent",
     "packhorse-worker",

@@ -41,7 +41,7 @@ pub(crate) struct Options {
     report: PathBuf,
 }
 
-/// The part of a report of `packhorse bench` that counts.
+/// The part of a report of `packhorse-lab bench` that counts.
 #[derive(Deserialize)]
 struct LoadReport {
     requests: Requests,
@@ -186,7 +186,7 @@ impl Side {
     fn measure(&self, seconds: u64) -> anyhow::Result<Round> {
         let clients = CLIENTS / self.models.len();
         let start = |model: &String| -> anyhow::Result<Child> {
-            let mut client = Command::new(program("packhorse")?);
+            let mut client = Command::new(program("packhorse-lab")?);
             client
                 .args(["bench", model, "--json", "--slo", "10000", "--warm-up", "3"])
                 .args(["--duration", &seconds.to_string()])
@@ -204,7 +204,7 @@ impl Side {
             let output = child.wait_with_output().context("wait for packhorse")?;
             ensure!(
                 output.status.success(),
-                "packhorse bench: {}",
+                "packhorse-lab bench: {}",
                 output.status
             );
             let report: LoadReport = serde_json::from_slice(&output.stdout)?;

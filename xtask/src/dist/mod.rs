@@ -20,8 +20,9 @@ use crate::{
 /// The platform of releases.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The programs, of which the last is built a second time, for machines without CUDA.
-pub(crate) const PROGRAMS: [&str; 4] = [
+pub(crate) const PROGRAMS: [&str; 5] = [
     "packhorse",
+    "packhorse-lab",
     "packhorse-gateway",
     "packhorse-agent",
     "packhorse-worker",
@@ -50,15 +51,24 @@ const COPIES: [(&str, &str); 6] = [
         "lib/sysusers.d/packhorse.conf",
     ),
 ];
-/// The shells, with the places of their completions.
-const COMPLETIONS: [(&str, &str); 3] = [
-    ("bash", "share/bash-completion/completions/packhorse"),
-    ("fish", "share/fish/vendor_completions.d/packhorse.fish"),
-    ("zsh", "share/zsh/site-functions/_packhorse"),
+/// The packages that make them.
+const PACKAGES: [&str; 4] = [
+    "packhorse-gateway",
+    "packhorse-cli",
+    "packhorse-lab",
+    "packhorse-worker-agent",
+];
+/// The programs that write one manual page per command, and completions.
+const COMMANDS: [&str; 2] = ["packhorse", "packhorse-lab"];
+/// The shells, with what stands before and after the name of a program in the place of its completions.
+const COMPLETIONS: [(&str, &str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/", ""),
+    ("fish", "share/fish/vendor_completions.d/", ".fish"),
+    ("zsh", "share/zsh/site-functions/_", ""),
 ];
 /// The folder of manual pages.
 const MANUAL: &str = "share/man/man1";
-/// The programs that print their only manual page; `packhorse` writes one per command.
+/// The programs that print their only manual page.
 const SERVICES: [&str; 2] = ["packhorse-gateway", "packhorse-agent"];
 /// The licences of all dependencies.
 pub(crate) const LICENCES: &str = "share/doc/packhorse/THIRD-PARTY-LICENSES.txt";
@@ -117,9 +127,12 @@ fn print_files(name: &str) {
     let mut files: Vec<String> = programs.map(|program| format!("bin/{program}")).collect();
     files.push(format!("lib/{SOLVER}"));
     files.extend(COPIES.map(|(_, to)| to.to_owned()));
-    files.extend(COMPLETIONS.map(|(_, to)| to.to_owned()));
     files.extend(SERVICES.map(|service| format!("{MANUAL}/{service}.1")));
-    files.push(format!("{MANUAL}/packhorse.1"));
+    for command in COMMANDS {
+        let places = COMPLETIONS.map(|(_, before, after)| format!("{before}{command}{after}"));
+        files.extend(places);
+        files.push(format!("{MANUAL}/{command}.1"));
+    }
     files.extend([LICENCES, MATERIALS, CHECKSUMS].map(str::to_owned));
     files.sort();
     for file in files {
@@ -227,28 +240,27 @@ fn stage_texts(folder: &Path) -> anyhow::Result<()> {
     let bin = folder.join("bin");
     // They are written by the programs that are shipped, which also shows that these run.
     let manual = folder.join(MANUAL);
-    succeed(
-        Command::new(bin.join("packhorse"))
-            .arg("manual-pages")
-            .arg(&manual),
-    )?;
+    for command in COMMANDS {
+        let program = bin.join(command);
+        succeed(Command::new(&program).arg("manual-pages").arg(&manual))?;
+        for (shell, before, after) in COMPLETIONS {
+            let place = folder.join(format!("{before}{command}{after}"));
+            write_output(
+                Command::new(&program).args(["completions", shell]),
+                &place,
+            )?;
+        }
+    }
     for service in SERVICES {
         let page = manual.join(format!("{service}.1"));
         write_output(Command::new(bin.join(service)).arg("--manual-page"), &page)?;
-    }
-    for (shell, to) in COMPLETIONS {
-        let arguments = ["completions", shell];
-        write_output(
-            Command::new(bin.join("packhorse")).args(arguments),
-            &folder.join(to),
-        )?;
     }
     Ok(())
 }
 
 /// Writes [`LICENCES`] and [`MATERIALS`] into a folder.
 pub(crate) fn stage_licences(folder: &Path) -> anyhow::Result<()> {
-    let dependencies = Dependencies::read(&setup::PROGRAMS, TARGET)?;
+    let dependencies = Dependencies::read(&PACKAGES, TARGET)?;
     write(&folder.join(LICENCES), &dependencies.licences()?)?;
     write(&folder.join(MATERIALS), &dependencies.bill_of_materials()?)
 }

@@ -1,9 +1,11 @@
 //! `packhorse audit`: what admins did.
 
 use packhorse_api::{AuditActor, AuditEntry};
+use packhorse_terminal::{
+    context::Context,
+    output::{self, format_time},
+};
 use serde_json::Value;
-use packhorse_terminal::{context::Context, output::{self, format_time}};
-
 
 #[derive(clap::Args)]
 #[command(

@@ -11,9 +11,11 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use packhorse_cluster::ArtifactDigest;
 use packhorse_service::StateDir;
+use packhorse_terminal::{
+    context::{self, Context},
+    output,
+};
 use sha2::{Digest as _, Sha256};
-use packhorse_terminal::{context::{self, Context}, output};
-
 
 /// The name of the gateway's database.
 const DATABASE: &str = "packhorse.db";

@@ -10,13 +10,12 @@ use std::{
 };
 
 use anyhow::Context as _;
+use packhorse_terminal::{context::Context, files, output};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
 use time::{Duration, OffsetDateTime};
-use packhorse_terminal::{context::Context, files, output};
-
 
 /// The name of the authority's files, without their extensions.
 const AUTHORITY: &str = "ca";

@@ -7,7 +7,6 @@ use packhorse_client::CallError;
 use packhorse_cluster::ModelName;
 use packhorse_terminal::output;
 
-
 #[derive(clap::Args)]
 pub(super) struct ConsentArgs {
     /// Make the change without a question, even if it takes goodput from other models

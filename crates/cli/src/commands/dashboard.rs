@@ -1,6 +1,5 @@
 //! `packhorse dashboard`: opens the dashboard in the browser, signed in.
 
-
 use packhorse_terminal::{context::Context, output};
 
 #[derive(clap::Args)]

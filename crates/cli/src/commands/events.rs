@@ -5,7 +5,10 @@ use packhorse_api::events::{
 };
 use packhorse_client::{EventMessage, Followed};
 use packhorse_cluster::ModelName;
-use packhorse_terminal::{context::Context, output::{self, Colour, format_time, paint}};
+use packhorse_terminal::{
+    context::Context,
+    output::{self, Colour, format_time, paint},
+};
 
 use super::arguments::parse_moment;
 

@@ -22,7 +22,6 @@ mod setup;
 mod status;
 mod top;
 
-
 pub(crate) use self::{consent::NotAgreed, serve::ServiceEnded};
 
 use packhorse_terminal::{context::Context, manual};

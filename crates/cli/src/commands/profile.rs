@@ -6,7 +6,14 @@ use anyhow::Context as _;
 use packhorse_api::{BatchTimeView, LearnedTimeView};
 use packhorse_cluster::{DeviceKind, ModelName, ProfileSource, ProfileTable};
 use packhorse_contention::PairTable;
-use packhorse_terminal::{context::Context, files::{read_text, write_file}, output::{self, format_number, format_number_or_dash}, count, profile_row::ProfileRowView, versioned_name};
+use packhorse_terminal::{
+    context::Context,
+    count,
+    files::{read_text, write_file},
+    output::{self, format_number, format_number_or_dash},
+    profile_row::ProfileRowView,
+    versioned_name,
+};
 
 use crate::laboratory::{ProfileLaboratoryCommand, pass_on};
 

@@ -6,7 +6,11 @@ use anyhow::Context as _;
 use packhorse_api::{EndOfRequest, RequestFilter, RequestView};
 
 use packhorse_client::ListedRequests;
-use packhorse_terminal::{context::Context, output::{self, Colour, format_number, format_time, paint}, versioned_name};
+use packhorse_terminal::{
+    context::Context,
+    output::{self, Colour, format_number, format_time, paint},
+    versioned_name,
+};
 
 use super::arguments::{ModelReference, parse_duration, parse_model, parse_moment};
 

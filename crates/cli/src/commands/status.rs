@@ -5,8 +5,12 @@ use std::collections::BTreeSet;
 use packhorse_api::{GoodputView, ModelView, NodeView};
 use packhorse_client::{CallError, InferenceClient};
 use packhorse_cluster::{ModelState, NodeName, NodeState};
+use packhorse_terminal::{
+    context::Context,
+    output::{self, format_number, format_number_or_dash},
+    versioned_name,
+};
 use serde::Serialize;
-use packhorse_terminal::{context::Context, output::{self, format_number, format_number_or_dash}, versioned_name};
 
 use crate::view;
 

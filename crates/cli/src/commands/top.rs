@@ -15,9 +15,14 @@ use packhorse_api::{
 };
 use packhorse_client::{AdminClient, CallError};
 use packhorse_cluster::{ModelName, ModelVersion, NodeState, ReplicaState};
+use packhorse_terminal::{
+    context::Context,
+    count,
+    output::{self, Colour, format_number, format_number_or_dash, format_time, paint},
+    versioned_name,
+};
 use serde::Serialize;
 use tokio::{signal, time};
-use packhorse_terminal::{context::Context, output::{self, Colour, format_number, format_number_or_dash, format_time, paint}, count, versioned_name};
 
 use super::arguments::parse_duration;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use packhorse_api::{DeviceView, ModelView, NodeView, ReplicaView};
 use packhorse_cluster::{ComputeShare, ReplicaId};
-use packhorse_terminal::{versioned_name, output};
+use packhorse_terminal::{output, versioned_name};
 
 use super::model::replica_state;
 

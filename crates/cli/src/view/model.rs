@@ -5,8 +5,11 @@ use packhorse_cluster::{
     ByteCount, MinReplicas, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec,
     TypicalShapes, WeightedShape, WorkerKind,
 };
-use packhorse_terminal::{versioned_name, context::Context, output::{self, format_number}};
-
+use packhorse_terminal::{
+    context::Context,
+    output::{self, format_number},
+    versioned_name,
+};
 
 /// Prints a table with one model per line.
 pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::gateway::Gateway;
+use packhorse_stand_in::Gateway;
 
 #[tokio::test]
 async fn acts_are_listed_with_actor_and_change() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let entries = json!([
         {
             "id": 8, "at_ms": 1_700_000_000_000_i64, "action": "policy.change", "subject": null, "change": {"policy": "usher"},

@@ -7,7 +7,7 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use wiremock::ResponseTemplate;
 
-use crate::gateway::{Gateway, admin};
+use packhorse_stand_in::{Gateway, admin};
 
 /// A backup with a model file, as the gateway sends it.
 fn archive() -> Vec<u8> {
@@ -28,7 +28,7 @@ fn archive() -> Vec<u8> {
 }
 
 async fn with_backup(body: Vec<u8>) -> Gateway {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     admin("GET", "/v1/backup")
         .respond_with(ResponseTemplate::new(200).set_body_raw(body, "application/x-tar"))
         .mount(&gateway.server)
@@ -98,7 +98,7 @@ async fn a_backup_that_breaks_off_leaves_no_file_and_a_damaged_one_no_state() {
     assert!(!gateway.path("state/packhorse.db").exists());
     assert!(!gateway.path("state/restore.part").exists());
 
-    let refusing = Gateway::start().await;
+    let refusing = Gateway::start(crate::PROGRAM).await;
     let busy = json!({"error": "another backup is being made; retry when it has ended"});
     refusing.answers("GET", "/v1/backup", 503, busy).await;
     let ran = refusing.run(&["backup", "b.tar"]);

@@ -2,11 +2,11 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
-use crate::gateway::Gateway;
+use packhorse_stand_in::Gateway;
 
 #[tokio::test]
 async fn an_authority_issues_certificates_and_overwrites_nothing() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let made = gateway.run_bare(&["certs", "init", "pki/certs"]);
     assert_eq!(
         made.text(),
@@ -53,7 +53,7 @@ async fn an_authority_issues_certificates_and_overwrites_nothing() {
 
 #[tokio::test]
 async fn a_certificate_is_valid_no_longer_than_its_authority() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway
         .run_bare(&["certs", "init", ".", "--days", "10"])
         .text();
@@ -73,7 +73,7 @@ async fn a_certificate_is_valid_no_longer_than_its_authority() {
 
 #[tokio::test]
 async fn a_certificate_in_the_way_leaves_no_key_behind() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway.run_bare(&["certs", "init", "."]).text();
     gateway.file("n1.pem", "mine");
     let refused = gateway.run_bare(&["certs", "issue", ".", "n1"]);
@@ -84,7 +84,7 @@ async fn a_certificate_in_the_way_leaves_no_key_behind() {
 
 #[tokio::test]
 async fn names_that_are_no_hosts_and_folders_without_authority_are_refused() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     for name in ["../x", "ca", "", "a_b", "-a", "a..b", "x/y"] {
         let refused = gateway.run_bare(&["certs", "issue", ".", "--", name]);
         assert_eq!(refused.code, 2, "{name}: {refused:?}");
@@ -105,7 +105,7 @@ async fn names_that_are_no_hosts_and_folders_without_authority_are_refused() {
 
 #[tokio::test]
 async fn only_a_gateways_certificate_connects_to_workers() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway.run_bare(&["certs", "init", "."]).text();
     for (flags, connects) in [(&[][..], false), (&["--gateway"], true)] {
         let name = if connects { "gw" } else { "rack1" };

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::gateway::{Gateway, Ran, model, node};
+use packhorse_stand_in::{Gateway, Ran, model, node};
 
 /// The consequences of a change that takes the place of `cat`.
 fn takes_from_cat() -> Value {
@@ -104,7 +104,7 @@ async fn changes_made(gateway: &Gateway) -> usize {
 
 #[tokio::test]
 async fn without_a_terminal_a_change_that_takes_from_others_is_refused() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway
         .dry_runs(200, &json!({"consequences": takes_from_cat()}))
         .await;
@@ -125,7 +125,7 @@ error: nothing was changed: the change takes goodput from other models, and ther
 
 #[tokio::test]
 async fn with_yes_the_change_is_made_at_once_and_says_what_it_took() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway
         .dry_runs(200, &json!({"consequences": takes_from_cat()}))
         .await;
@@ -150,7 +150,7 @@ async fn with_yes_the_change_is_made_at_once_and_says_what_it_took() {
 
 #[tokio::test]
 async fn a_change_that_takes_nothing_from_others_is_made_without_a_question() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let own = json!([{"model": "dog", "before_rps": 50.0, "after_rps": 0.0, "reason": "its SLO is too short"}]);
     gateway.dry_runs(200, &json!({"consequences": own})).await;
     let mut view = model("dog", "ready", None);
@@ -165,7 +165,7 @@ async fn a_change_that_takes_nothing_from_others_is_made_without_a_question() {
 
 #[tokio::test]
 async fn unknown_consequences_are_told_and_stop_nothing() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let reason = "model dog:1 has no profile yet";
     let unknown = json!({"consequences": null, "consequences_unknown": reason});
     let mut view = model("dog", "ready", None);
@@ -183,7 +183,7 @@ async fn unknown_consequences_are_told_and_stop_nothing() {
 
 #[tokio::test]
 async fn a_refused_dry_run_is_the_refusal_of_the_change() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let answer = json!({"error": "no node has the name rack1"});
     gateway.dry_runs(404, &answer).await;
     let ran = gateway.run(&["node", "drain", "rack1"]);

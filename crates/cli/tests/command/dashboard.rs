@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::gateway::Gateway;
+use packhorse_stand_in::Gateway;
 
 #[tokio::test]
 async fn the_address_of_the_dashboard_signs_in_with_a_code() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let code = json!({"code": "0a1b", "expires_in_s": 60});
     gateway
         .answers("POST", "/v1/session/codes", 201, code)

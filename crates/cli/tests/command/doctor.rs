@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    gateway::{Gateway, Ran, node, placed_model},
-    status::is_ready,
-};
+use packhorse_stand_in::{Gateway, Ran, node, placed_model};
+
+use crate::status::is_ready;
 
 async fn serves(gateway: &Gateway, nodes: Value, models: Value) {
     gateway.answers("GET", "/v1/nodes", 200, nodes).await;
@@ -31,7 +30,7 @@ fn said(ran: &Ran, part: &str) -> Vec<(String, String, String)> {
 
 #[tokio::test]
 async fn a_cluster_in_which_all_is_well_is_said_to_be() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let mut node = node("laptop", 1, "1-0");
     node["agent_version"] = json!(env!("CARGO_PKG_VERSION"));
     let models = json!([placed_model("cat", "1-0", "laptop/cpu0")]);
@@ -51,7 +50,7 @@ async fn a_cluster_in_which_all_is_well_is_said_to_be() {
 
 #[tokio::test]
 async fn each_problem_of_the_cluster_has_the_line_that_mends_it() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let mut lost = node("rack1", 1, "1-0");
     lost["state"] = json!("lost");
     lost["last_seen_ms"] = json!(61_000);
@@ -87,7 +86,7 @@ async fn each_problem_of_the_cluster_has_the_line_that_mends_it() {
 
 #[tokio::test]
 async fn a_gateway_that_is_not_there_or_wants_another_token_is_a_problem() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     is_ready(&gateway, 200).await;
     // The stand-in answers 404 to all that it does not know: another program.
     let ran = gateway.run(&["doctor", "--json"]);

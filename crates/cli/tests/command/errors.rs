@@ -5,11 +5,11 @@ use std::{fs, net::TcpListener};
 use serde_json::json;
 use wiremock::{Mock, ResponseTemplate, matchers::any};
 
-use crate::gateway::{Gateway, TOKEN};
+use packhorse_stand_in::{Gateway, TOKEN};
 
 #[tokio::test]
 async fn an_error_to_connect_names_address_and_flag() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     // A port that was free a moment ago.
     let url = format!(
         "http://{}",
@@ -41,7 +41,7 @@ async fn an_error_to_connect_names_address_and_flag() {
 
 #[tokio::test]
 async fn a_wrong_token_is_named_by_its_file() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let refused =
         ResponseTemplate::new(401).set_body_json(json!({"error": "the admin token is wrong"}));
     Mock::given(any())
@@ -77,7 +77,7 @@ async fn a_wrong_token_is_named_by_its_file() {
 
 #[tokio::test]
 async fn a_missing_or_empty_token_file_names_the_flag() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     // Outside the source checkout, whose demo may have a token.
     let program = gateway.install();
     let missing = gateway.run_program(&program, &["status"]);
@@ -104,7 +104,7 @@ async fn a_missing_or_empty_token_file_names_the_flag() {
 
 #[tokio::test]
 async fn a_build_in_a_source_checkout_falls_back_to_the_token_of_the_demo() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway.answers("GET", "/v1/nodes", 200, json!([])).await;
     let program = gateway.install();
     let demo = gateway.path(".packhorse/demo/gateway");
@@ -130,7 +130,7 @@ async fn a_build_in_a_source_checkout_falls_back_to_the_token_of_the_demo() {
 
 #[tokio::test]
 async fn the_gateways_message_reaches_the_user() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway
         .answers(
             "GET",
@@ -161,7 +161,7 @@ async fn the_gateways_message_reaches_the_user() {
 
 #[tokio::test]
 async fn wrong_usage_is_status_2_and_needs_no_gateway() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     for args in [
         &["model", "update", "m"][..],
         &["model", "show", "../m"],
@@ -200,7 +200,7 @@ async fn wrong_usage_is_status_2_and_needs_no_gateway() {
 
 #[tokio::test]
 async fn help_is_no_error_and_every_command_shows_an_example() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     for command in [
         "model", "infer", "status", "profile", "plan", "policy", "node",
     ] {

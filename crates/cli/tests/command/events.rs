@@ -6,7 +6,7 @@ use wiremock::{
     matchers::{header, query_param},
 };
 
-use crate::gateway::{Gateway, admin};
+use packhorse_stand_in::{Gateway, admin};
 
 fn event(id: u64, kind: &str, subject: &Value, state: &str, text: &str) -> Value {
     json!({
@@ -42,7 +42,7 @@ async fn has_stored(gateway: &Gateway) {
 
 #[tokio::test]
 async fn events_are_lines_without_colours_in_a_pipe() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     has_stored(&gateway).await;
     assert_eq!(gateway.run(&["events"]).text(), LINES);
     assert_eq!(gateway.run(&["events", "--json"]).json(), events());
@@ -50,7 +50,7 @@ async fn events_are_lines_without_colours_in_a_pipe() {
 
 #[tokio::test]
 async fn following_prints_what_comes_and_connects_again_until_it_is_refused() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let line = |id: u64, event: &Value| format!("id: {id}\nevent: node\ndata: {event}\n\n");
     let streams = [
         (
@@ -105,7 +105,7 @@ async fn following_prints_what_comes_and_connects_again_until_it_is_refused() {
 
 #[tokio::test]
 async fn findings_have_cause_and_cure() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let findings = json!([{
         "severity": "warning", "subject": {"model": "densenet121:1"}, "problem": "slo_missed", "since_ms": 1_795_388_003_313_u64,
         "text": "40 of 100 requests missed", "cause": "device n/gpu0 is slow",
@@ -127,7 +127,7 @@ async fn findings_have_cause_and_cure() {
 
 #[tokio::test]
 async fn incidents_have_a_begin_an_end_and_their_findings() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let finding = json!({
         "severity": "warning", "subject": {"device": "n/gpu0"}, "problem": "slow_device", "since_ms": 1_795_388_003_313_u64,
         "text": "batches take 1.5 times as long", "cause": "it may throttle", "evidence": [], "root": null, "victims": [],
@@ -155,7 +155,7 @@ async fn incidents_have_a_begin_an_end_and_their_findings() {
 
 #[tokio::test]
 async fn nothing_wrong_is_said_so() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway.answers("GET", "/v1/findings", 200, json!([])).await;
     assert_eq!(gateway.run(&["findings"]).text(), "nothing is wrong\n");
     gateway.answers("GET", "/v1/events", 200, json!([])).await;

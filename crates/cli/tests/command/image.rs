@@ -3,10 +3,9 @@
 use packhorse_cluster::Shape;
 use packhorse_protocol::Tensor;
 
-use crate::{
-    gateway::Gateway,
-    infer::{doubled, serves},
-};
+use packhorse_stand_in::Gateway;
+
+use crate::infer::{doubled, serves};
 
 /// Encodes RGB pixels as a PNG file.
 fn png(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
@@ -21,7 +20,7 @@ fn png(width: u32, height: u32, pixels: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn an_image_is_classified() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     // Answers the normalised value of the middle pixel per channel, as if these were scores of three classes.
     serves(&gateway, "image", |request| {
         let input = &request.inputs[0];
@@ -78,7 +77,7 @@ async fn an_image_is_classified() {
 
 #[tokio::test]
 async fn a_file_that_is_not_an_image_is_named() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     serves(&gateway, "x", doubled).await;
     gateway.file("cat.jpg", "meow");
     let ran = gateway.run(&["infer", "m", "--image", "cat.jpg"]);
@@ -91,7 +90,7 @@ async fn a_file_that_is_not_an_image_is_named() {
 
 #[tokio::test]
 async fn an_invalid_size_is_wrong_usage() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let ran = gateway.run_bare(&["infer", "m", "--image", "cat.jpg", "--crop", "0"]);
     assert_eq!(ran.code, 2, "{ran:?}");
 }

@@ -10,7 +10,7 @@ use wiremock::{
     matchers::{body_string, method, path},
 };
 
-use crate::gateway::Gateway;
+use packhorse_stand_in::Gateway;
 
 /// Mounts a model with one input. It responds to a request with the tensor that `answer` returns for it.
 pub(crate) async fn serves(
@@ -75,7 +75,7 @@ pub(crate) fn doubled(request: &RequestMessage) -> Tensor {
 
 #[tokio::test]
 async fn arrays_go_in_and_come_out() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     serves(&gateway, "x", doubled).await;
     let mut header = b"{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }".to_vec();
     header.push(b'\n');
@@ -102,7 +102,7 @@ async fn arrays_go_in_and_come_out() {
 
 #[tokio::test]
 async fn json_goes_in_and_json_comes_out() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     serves(&gateway, "x", doubled).await;
     gateway.file("x.json", "[[0.1, 2]]");
     for input in ["x=[[0.1, 2]]", "x=@x.json"] {
@@ -133,7 +133,7 @@ async fn json_goes_in_and_json_comes_out() {
 
 #[tokio::test]
 async fn deadline_and_priority_travel_as_parameters() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     serves(&gateway, "x", |request| {
         let told = [
             request.timeout.unwrap().as_secs_f32(),
@@ -160,7 +160,7 @@ async fn deadline_and_priority_travel_as_parameters() {
 
 #[tokio::test]
 async fn a_protocol_request_is_sent_unchanged() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let request =
         r#"{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}]  }"#;
     let answer = r#"{"model_name":"m","model_version":"3","outputs":[]}"#;
@@ -176,7 +176,7 @@ async fn a_protocol_request_is_sent_unchanged() {
 
 #[tokio::test]
 async fn a_busy_gateway_says_when_to_try_again() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let busy = ResponseTemplate::new(503)
         .insert_header("retry-after", "2")
         .set_body_json(json!({"error": "no replica is ready"}));

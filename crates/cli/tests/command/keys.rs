@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::gateway::Gateway;
+use packhorse_stand_in::Gateway;
 
 fn view() -> Value {
     json!({
@@ -13,7 +13,7 @@ fn view() -> Value {
 
 #[tokio::test]
 async fn a_key_is_made_and_printed_alone() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let mut created = view();
     created["key"] = json!("phk_1f3a5b7c_secret");
     gateway
@@ -43,7 +43,7 @@ async fn a_key_is_made_and_printed_alone() {
 
 #[tokio::test]
 async fn keys_are_listed_and_deleted() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway
         .answers("GET", "/v1/keys", 200, json!([view()]))
         .await;

@@ -3,25 +3,16 @@
 
 mod audit;
 mod backup;
-#[cfg(feature = "laboratory")]
-mod bench;
-#[cfg(feature = "laboratory")]
-mod bench_model;
 mod certs;
 mod consent;
 mod dashboard;
 mod doctor;
 mod errors;
-#[cfg(feature = "laboratory")]
-mod estimate;
 mod events;
-mod gateway;
-#[cfg(feature = "laboratory")]
 mod image;
 mod infer;
-#[cfg(feature = "laboratory")]
-mod kernels;
 mod keys;
+mod laboratory;
 mod model;
 mod node;
 mod plan;
@@ -29,5 +20,6 @@ mod policy;
 mod profile;
 mod requests;
 mod status;
-#[cfg(not(feature = "laboratory"))]
-mod without_laboratory;
+
+/// The program.
+const PROGRAM: &str = env!("CARGO_BIN_EXE_packhorse");

@@ -6,7 +6,7 @@ use wiremock::{
     matchers::{body_json, body_partial_json, header, query_param, query_param_is_missing},
 };
 
-use crate::gateway::{Gateway, admin, model, placed_model};
+use packhorse_stand_in::{Gateway, admin, model, placed_model};
 
 // printf '%s' torchscript | sha256sum
 const DIGEST: &str = "sha256:e60a540d042bda602fbc9f39a90d844fa30cba65169402aac3dc75b6032d609f";
@@ -59,7 +59,7 @@ async fn goes_through(gateway: &Gateway, states: &[Value]) {
         .await;
 }
 
-fn register(gateway: &Gateway, more: &[&str]) -> crate::gateway::Ran {
+fn register(gateway: &Gateway, more: &[&str]) -> packhorse_stand_in::Ran {
     let spec = gateway.file("m.json", spec().to_string());
     let artifact = gateway.file("m.pt", "torchscript");
     gateway.run(&[&["model", "register", &spec, "--artifact", &artifact], more].concat())
@@ -67,7 +67,7 @@ fn register(gateway: &Gateway, more: &[&str]) -> crate::gateway::Ran {
 
 #[tokio::test]
 async fn register_uploads_the_file_and_waits_until_the_model_is_ready() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     takes_registrations(&gateway).await;
     let mut profiling = model("m", "profiling", None);
     profiling["profiling"] = json!([{"device_kind": "cpu-x", "done": 2, "total": 5}]);
@@ -86,7 +86,7 @@ async fn register_uploads_the_file_and_waits_until_the_model_is_ready() {
 
 #[tokio::test]
 async fn register_without_wait_says_what_the_model_waits_for() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     takes_registrations(&gateway).await;
     let ran = register(&gateway, &[]);
     assert!(
@@ -98,7 +98,7 @@ async fn register_without_wait_says_what_the_model_waits_for() {
 
 #[tokio::test]
 async fn an_artifact_that_is_there_is_not_sent_again() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let route = format!("/v1/artifacts/{DIGEST}");
     gateway.answers("HEAD", &route, 200, json!({})).await;
     admin("PUT", &route)
@@ -115,7 +115,7 @@ async fn an_artifact_that_is_there_is_not_sent_again() {
 
 #[tokio::test]
 async fn flags_win_over_the_specification() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let mut expected = spec();
     expected["slo_ms"] = json!(150.0);
     expected["rate_rps"] = json!(80.0);
@@ -158,7 +158,7 @@ async fn flags_win_over_the_specification() {
 
 #[tokio::test]
 async fn a_model_that_fails_ends_the_wait_with_its_reason() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     takes_registrations(&gateway).await;
     goes_through(
         &gateway,
@@ -176,7 +176,7 @@ async fn a_model_that_fails_ends_the_wait_with_its_reason() {
 
 #[tokio::test]
 async fn a_model_without_a_place_ends_the_wait_with_its_reason() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     takes_registrations(&gateway).await;
     goes_through(
         &gateway,
@@ -191,7 +191,7 @@ async fn a_model_without_a_place_ends_the_wait_with_its_reason() {
 
 #[tokio::test]
 async fn waiting_has_a_limit_and_tells_where_the_model_stands() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     takes_registrations(&gateway).await;
     goes_through(
         &gateway,
@@ -207,7 +207,7 @@ async fn waiting_has_a_limit_and_tells_where_the_model_stands() {
 
 #[tokio::test]
 async fn a_specification_that_cannot_be_is_refused_before_anything_is_sent() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let artifact = gateway.file("m.pt", "torchscript");
     let with = |field: &str, value: Value| {
         let mut spec = spec();
@@ -242,7 +242,7 @@ async fn a_specification_that_cannot_be_is_refused_before_anything_is_sent() {
 
 #[tokio::test]
 async fn list_has_a_line_per_model() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let mut second = placed_model("cat", "1-0", "n/cpu0");
     second["version"] = json!(2);
     let models = json!([second, model("m", "unplaced", Some("no room"))]);
@@ -269,7 +269,7 @@ fn words(text: &str) -> Vec<Vec<&str>> {
 
 #[tokio::test]
 async fn a_reservation_is_removed_and_a_priority_set() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let view = ResponseTemplate::new(200).set_body_json(model("m", "ready", None));
     for (flag, value, change) in [
         ("--rate-rps", "none", json!({"rate_rps": null})),
@@ -294,7 +294,7 @@ async fn a_reservation_is_removed_and_a_priority_set() {
 
 #[tokio::test]
 async fn show_update_and_remove_name_the_version_they_mean() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let view = ResponseTemplate::new(200).set_body_json(placed_model("m", "1-0", "n/cpu0"));
     let newest = admin("GET", "/v1/models/m").and(query_param_is_missing("version"));
     newest

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use crate::gateway::{Gateway, node, placed_model};
+use packhorse_stand_in::{Gateway, node, placed_model};
 
 #[tokio::test]
 async fn nodes_show_who_sits_on_their_devices() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway
         .answers("GET", "/v1/nodes", 200, json!([node("laptop", 2, "1-0")]))
         .await;
@@ -34,7 +34,7 @@ laptop  ready  (agent 0.1.0, seen 0.2 s ago)
 
 #[tokio::test]
 async fn nodes_are_taken_out_of_service_and_back() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     for (action, state) in [
         ("cordon", "cordoned"),
         ("drain", "draining"),
@@ -64,7 +64,7 @@ async fn nodes_are_taken_out_of_service_and_back() {
 
 #[tokio::test]
 async fn a_token_of_a_node_is_printed_alone_so_that_it_can_be_redirected_to_its_file() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let made = json!({"node": "rack1", "token": "0123456789abcdef"});
     gateway
         .answers("POST", "/v1/nodes/rack1/token", 201, made.clone())

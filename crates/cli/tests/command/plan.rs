@@ -6,7 +6,7 @@ use wiremock::{
     matchers::{body_json, query_param},
 };
 
-use crate::gateway::{Gateway, admin, node};
+use packhorse_stand_in::{Gateway, admin, node};
 
 fn placement(model: &str, version: u32, device: &str, share: Option<f64>) -> Value {
     json!({
@@ -41,7 +41,7 @@ fn plan() -> Value {
 
 #[tokio::test]
 async fn the_live_plan_keeps_the_contract() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway.answers("GET", "/v1/plan", 200, plan()).await;
     gateway
         .answers(
@@ -70,7 +70,7 @@ async fn the_live_plan_keeps_the_contract() {
 
 #[tokio::test]
 async fn the_exported_scenario_is_printed_as_it_is() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let scenario = "name = \"live\"\ndevices = []\nmodels = []\n";
     let answer = ResponseTemplate::new(200).set_body_raw(scenario, "application/toml");
     let route = admin("GET", "/v1/plan/scenario");
@@ -82,7 +82,7 @@ async fn the_exported_scenario_is_printed_as_it_is() {
 
 #[tokio::test]
 async fn people_see_devices_expectations_and_why_a_model_is_unserved() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway.answers("GET", "/v1/plan", 200, plan()).await;
     gateway.answers("GET", "/v1/plans/7", 200, plan()).await;
     let ran = gateway.run(&["plan"]);
@@ -114,7 +114,7 @@ async fn people_see_devices_expectations_and_why_a_model_is_unserved() {
 
 #[tokio::test]
 async fn without_a_plan_there_is_nothing_to_show() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway
         .answers("GET", "/v1/plan", 404, json!({"error": "no plan yet"}))
         .await;
@@ -126,7 +126,7 @@ async fn without_a_plan_there_is_nothing_to_show() {
 
 #[tokio::test]
 async fn earlier_plans_are_listed_and_compared() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let summary = json!({
         "generation": 7, "policy": "goodput", "created_unix_ms": 1_700_000_000_000_i64, "reason": "model cat was registered",
         "solve_ms": 1.5, "predicted_goodput_rps": 50.0, "replicas": 3, "models": 21, "devices_used": 2, "unserved_models": 3,
@@ -167,7 +167,7 @@ async fn earlier_plans_are_listed_and_compared() {
 
 #[tokio::test]
 async fn a_policy_and_its_options_ask_for_the_plan_they_would_make() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let asked = json!({
         "policy": "usher", "discipline": "fixed-wait",
         "options": {
@@ -194,7 +194,7 @@ async fn a_policy_and_its_options_ask_for_the_plan_they_would_make() {
 
 #[tokio::test]
 async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let asked = json!({
         "policy": "exclusive",
         "models": [
@@ -284,7 +284,7 @@ async fn a_preview_asks_what_the_flags_say_and_shows_the_difference() {
 
 #[tokio::test]
 async fn the_live_plan_is_explained_as_it_is() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let mut explained = plan();
     explained["models"][0]["explanation"] = json!({
         "served_fraction": 0.8, "bound": {"by": "device-time"}, "complete": true,

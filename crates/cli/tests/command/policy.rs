@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use wiremock::{ResponseTemplate, matchers::body_json};
 
-use crate::gateway::{Gateway, admin};
+use packhorse_stand_in::{Gateway, admin};
 
 pub(crate) fn options() -> Value {
     json!({
@@ -14,7 +14,7 @@ pub(crate) fn options() -> Value {
 
 #[tokio::test]
 async fn the_policy_is_shown_and_set() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let view = json!({
         "policy": "first-fit", "discipline": "deadline", "options": options(),
         "policies": [
@@ -57,7 +57,7 @@ async fn the_policy_is_shown_and_set() {
 
 #[tokio::test]
 async fn options_are_set_together() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let view = json!({
         "policy": "first-fit", "discipline": "deadline", "options": options(), "policies": [],
         "disciplines": [], "consequences": [],

@@ -8,7 +8,7 @@ use wiremock::{
     matchers::{body_string, header, query_param},
 };
 
-use crate::gateway::{Gateway, admin};
+use packhorse_stand_in::{Gateway, admin};
 
 const CSV: &str = "\
 model,device_kind,batch_size,compute_share_pct,latency_ms,latency_p99_ms,memory_mib,achieved_occupancy_pct,mean_occupancy_pct,sm_utilization_pct
@@ -26,7 +26,7 @@ pub(crate) async fn has_profiles(gateway: &Gateway) {
 
 #[tokio::test]
 async fn profiles_are_shown_for_people_and_programs() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let answer = ResponseTemplate::new(200).set_body_raw(CSV, "text/csv");
     admin("GET", "/v1/profiles")
         .and(query_param("model", "m"))
@@ -59,7 +59,7 @@ async fn profiles_are_shown_for_people_and_programs() {
 
 #[tokio::test]
 async fn the_shapes_that_were_measured_are_shown_where_they_are_known() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let csv = CSV.replace("_utilization_pct\n", "_utilization_pct,input_shapes\n");
     let csv = csv.replace(",,,\n", ",,,,-1x128 -1x128\n");
     let csv = csv.replace("50.0\n", "50.0,-1x128 -1x128\n");
@@ -80,7 +80,7 @@ async fn the_shapes_that_were_measured_are_shown_where_they_are_known() {
 
 #[tokio::test]
 async fn what_is_exported_is_what_the_gateway_has() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     has_profiles(&gateway).await;
     assert_eq!(gateway.run(&["profile", "export"]).text(), CSV);
     assert_eq!(
@@ -92,7 +92,7 @@ async fn what_is_exported_is_what_the_gateway_has() {
 
 #[tokio::test]
 async fn what_is_imported_is_checked_first() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let import = admin("PUT", "/v1/profiles")
         .and(header("content-type", "text/csv"))
         .and(body_string(CSV));
@@ -119,7 +119,7 @@ async fn what_is_imported_is_checked_first() {
 
 #[tokio::test]
 async fn estimates_that_are_left_out_are_counted_with_the_reason() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let answer = json!({"imported": 0, "left_out": 1});
     gateway.answers("PUT", "/v1/profiles", 200, answer).await;
     let file = gateway.file("p.csv", CSV);
@@ -131,7 +131,7 @@ async fn estimates_that_are_left_out_are_counted_with_the_reason() {
 
 #[tokio::test]
 async fn measured_pairs_are_brought_to_a_gateway_and_back() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let table = "model_a,model_b,batch_a,batch_b,share_a_pct,share_b_pct,latency_a_ms,latency_b_ms,std_a_ms,std_b_ms,\
                  alone_a_ms,alone_b_ms\na:1,b:1,8,8,100.0,100.0,30.0,30.0,,,18.0,18.0\n";
     let of_kind = || query_param("device_kind", "T4");
@@ -175,7 +175,7 @@ async fn measured_pairs_are_brought_to_a_gateway_and_back() {
 
 #[tokio::test]
 async fn learned_times_are_shown_beside_those_of_the_profile() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let time = |batch_size: u32, learned| {
         json!({
             "model": "m", "version": 1, "device_kind": "T4", "batch_size": batch_size, "profile_ms": 18.0,

@@ -3,11 +3,11 @@
 use serde_json::json;
 use wiremock::{ResponseTemplate, matchers::query_param};
 
-use crate::gateway::{Gateway, admin};
+use packhorse_stand_in::{Gateway, admin};
 
 #[tokio::test]
 async fn missed_requests_show_where_their_time_went() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let requests = json!([{
         "id": 9, "request_id": "order-4711", "trace_id": null, "key": "team-a", "at_ms": 1_795_388_003_313.25, "model": "cat", "version": 2, "outcome": "late", "reason": null,
         "latency_ms": 250.5, "slo_ms": 200.0, "rows": 1,
@@ -67,7 +67,7 @@ async fn missed_requests_show_where_their_time_went() {
 
 #[tokio::test]
 async fn a_trace_is_written_to_a_file() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let trace = r#"{"traceEvents":[]}"#;
     admin("GET", "/v1/trace")
         .and(query_param("from_ms", "-2500"))

@@ -6,7 +6,7 @@ use wiremock::{
     matchers::{method, path, query_param},
 };
 
-use crate::gateway::{Gateway, admin, node, placed_model};
+use packhorse_stand_in::{Gateway, admin, node, placed_model};
 
 async fn serves(gateway: &Gateway) {
     gateway
@@ -49,7 +49,7 @@ pub(crate) async fn is_ready(gateway: &Gateway, status: u16) {
 
 #[tokio::test]
 async fn status_shows_a_part_of_a_large_cluster() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let nodes = json!([node("laptop", 1, "1-0"), node("rack1", 1, "2-0")]);
     gateway.answers("GET", "/v1/nodes", 200, nodes).await;
     let mut dog = placed_model("dog", "2-0", "rack1/cpu0");
@@ -78,7 +78,7 @@ async fn status_shows_a_part_of_a_large_cluster() {
 
 #[tokio::test]
 async fn top_shows_the_models_with_the_least_left_of_their_budgets_first() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let goodput = |name: &str, goodput: f64, late: f64| {
         json!({
             "name": name, "version": 1, "offered_rps": goodput + late, "throughput_rps": goodput, "goodput_rps": goodput, "refused_rps": 0.0,
@@ -141,7 +141,7 @@ async fn top_shows_the_models_with_the_least_left_of_their_budgets_first() {
 
 #[tokio::test]
 async fn status_shows_gateway_nodes_models_and_goodput() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     serves(&gateway).await;
     is_ready(&gateway, 200).await;
     let ran = gateway.run(&["status"]);
@@ -178,7 +178,7 @@ async fn status_shows_gateway_nodes_models_and_goodput() {
 
 #[tokio::test]
 async fn a_gateway_that_is_not_ready_is_no_failure_of_the_question() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     serves(&gateway).await;
     is_ready(&gateway, 503).await;
     let ran = gateway.run(&["status"]);
@@ -218,7 +218,7 @@ async fn a_gateway_without_a_node_says_first_that_nothing_is_served() {
         ),
         (json!([lost(), node("laptop", 1, "1-0")]), true, ": ready"),
     ] {
-        let gateway = Gateway::start().await;
+        let gateway = Gateway::start(crate::PROGRAM).await;
         gateway.answers("GET", "/v1/nodes", 200, nodes).await;
         let mut model = placed_model("cat", "1-0", "laptop/cpu0");
         model["replicas"][0]["serving"] = json!(serving);
@@ -234,7 +234,7 @@ async fn a_gateway_without_a_node_says_first_that_nothing_is_served() {
 
 #[tokio::test]
 async fn an_inference_listener_that_is_gone_is_told_beside_the_rest() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     serves(&gateway).await;
     let token = gateway.path("admin-token");
     // Nobody can listen on port 0.

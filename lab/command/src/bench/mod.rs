@@ -1,4 +1,4 @@
-//! `packhorse bench`: sends requests to a live gateway and measures how they are answered.
+//! `packhorse-lab bench`: sends requests to a live gateway and measures how they are answered.
 //!
 //! [`model`] sends one request to one model, in an open or a closed loop; [`scenario_load`] sends the load of a scenario to its models.
 
@@ -34,12 +34,12 @@ give access to them. Latency counts from the time at which a request is due. Req
 than 10 ms late are counted; if there are many, the client limits the results.
 
 Examples:
-  packhorse bench resnet50 --concurrency 8 --duration 30
-  packhorse bench resnet50 --rate 200 --input image=cat.npy --slo 100 --stages --plot latency.svg
-  packhorse bench resnet50 --rate 200 --arrivals uniform --json-tensors --deadline 50 --json
-  packhorse bench resnet50 --find-capacity --slo 100 --duration 5
-  packhorse bench --scenario live.toml
-  packhorse bench --scenario live.toml --url http://gateway:8080 --seed 3 --json")]
+  packhorse-lab bench resnet50 --concurrency 8 --duration 30
+  packhorse-lab bench resnet50 --rate 200 --input image=cat.npy --slo 100 --stages --plot latency.svg
+  packhorse-lab bench resnet50 --rate 200 --arrivals uniform --json-tensors --deadline 50 --json
+  packhorse-lab bench resnet50 --find-capacity --slo 100 --duration 5
+  packhorse-lab bench --scenario live.toml
+  packhorse-lab bench --scenario live.toml --url http://gateway:8080 --seed 3 --json")]
 pub(crate) struct BenchArgs {
     #[command(flatten)]
     model: ModelArgs,

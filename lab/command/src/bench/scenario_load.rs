@@ -1,4 +1,4 @@
-//! `packhorse bench --scenario`: sends a scenario's load to a live gateway and measures how it is served.
+//! `packhorse-lab bench --scenario`: sends a scenario's load to a live gateway and measures how it is served.
 //!
 //! The load is open-loop: a request is due at the time at which it arrives in a simulation of the same scenario and seed, whether or
 //! not earlier requests are answered. Latency counts from that time, so that it includes the delays of a slow gateway and of a slow
@@ -14,12 +14,20 @@ use packhorse_protocol::{Form, ModelStatistics, RequestMessage};
 use packhorse_simulator::{
     ArrivalSchedule, BenchCounters, ModelReport, RequestEnd as EndKind, Scenario, Timeline, Totals,
 };
+use packhorse_terminal::{
+    context::Context,
+    files::write_file,
+    output::{self, format_number},
+    plan,
+};
 use serde::Serialize;
 use serde_json::Value;
-use packhorse_terminal::{context::Context, files::write_file, output::{self, format_number}};
 
-use super::{open_loop::{Options, RequestEnd, RequestOutcome, Target, send_open_loop}, payload};
-use crate::{model_table::print_models, scenario, view};
+use super::{
+    open_loop::{Options, RequestEnd, RequestOutcome, Target, send_open_loop},
+    payload,
+};
+use crate::{model_table::print_models, scenario};
 
 /// The delay in milliseconds after which a request counts as sent late.
 const LATE_MS: f64 = 10.0;
@@ -197,10 +205,7 @@ async fn live_cluster(context: &Context) -> (Option<Discipline>, Option<Value>) 
     };
     let answer = async {
         let discipline = admin.policy().await?.discipline;
-        anyhow::Ok((
-            Some(discipline),
-            view::plan::current_plan_json(&admin).await?,
-        ))
+        anyhow::Ok((Some(discipline), plan::current_plan_json(&admin).await?))
     };
     answer.await.unwrap_or_else(|error| {
         output::note(format_args!(

@@ -1,4 +1,4 @@
-//! `packhorse profile kernels`: occupancy and SM utilisation of the kernels of a recorded batch.
+//! `packhorse-lab profile kernels`: occupancy and SM utilisation of the kernels of a recorded batch.
 
 mod figure;
 mod profile_plot;
@@ -17,7 +17,7 @@ use super::plot::PlotFile;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-Record one batch with `packhorse profile record`, or in Python:
+Record one batch with `packhorse-lab profile record`, or in Python:
   with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recording:
       model(batch); torch.cuda.synchronize()
   recording.export_chrome_trace(\"batch.json\")
@@ -25,9 +25,9 @@ Record one batch with `packhorse profile record`, or in Python:
 --ncu-csv reads the output of ncu --csv --page raw --metrics sm__warps_active.avg.pct_of_peak_sustained_active,gpu__time_duration.sum.
 
 Examples:
-  packhorse profile kernels batch.json
-  packhorse profile kernels batch.json --gpu 7.0:80 --plot kernels.svg
-  packhorse profile kernels batch.json --ncu-csv ncu.csv")]
+  packhorse-lab profile kernels batch.json
+  packhorse-lab profile kernels batch.json --gpu 7.0:80 --plot kernels.svg
+  packhorse-lab profile kernels batch.json --ncu-csv ncu.csv")]
 pub(crate) struct KernelsArgs {
     /// Trace of one batch that torch.profiler exported
     trace: PathBuf,

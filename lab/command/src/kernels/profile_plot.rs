@@ -3,7 +3,7 @@
 use anyhow::{Context as _, ensure};
 use packhorse_cluster::{DeviceKind, ModelName};
 use packhorse_kernels::{KernelProfile, KernelTable};
-use packhorse_terminal::versioned_name;
+use packhorse_terminal::{context::Context, versioned_name};
 
 use super::figure;
 use crate::plot::PlotFile;

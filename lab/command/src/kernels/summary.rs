@@ -4,8 +4,12 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 use packhorse_kernels::{Gpu, Kernel, KernelProfile, NcuReport};
+use packhorse_terminal::{
+    context::Context,
+    files::read_text,
+    output::{self, format_number},
+};
 use serde::Serialize;
-use packhorse_terminal::{context::Context, files::read_text, output::{self, format_number}};
 
 use super::figure;
 use crate::plot::PlotFile;

@@ -63,7 +63,7 @@ const BENCH_LIMIT: Duration = Duration::from_mins(2);
 /// The least goodput of `goodput` over that of another policy: runs differ by about two percent.
 const MIN_RATIO: f64 = 0.98;
 
-/// The part of the report of `packhorse bench` that is read.
+/// The part of the report of `packhorse-lab bench` that is read.
 #[derive(Deserialize)]
 struct BenchReport {
     models: Vec<ModelResult>,

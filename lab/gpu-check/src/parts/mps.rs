@@ -35,7 +35,7 @@ const COLUMNS: [&str; 6] = [
     "slowdown against the whole device",
 ];
 
-/// The part of the output of `packhorse profile pairs` about one replica that is read.
+/// The part of the output of `packhorse-lab profile pairs` about one replica that is read.
 #[derive(Deserialize)]
 struct Member {
     compute_share_pct: f64,
@@ -116,7 +116,7 @@ fn measure_pairs(
     let mut files = model.registration_file().into_os_string();
     files.push("=");
     files.push(model.artifact());
-    let mut pairs = host.program("packhorse");
+    let mut pairs = host.program("packhorse-lab");
     pairs.args(["profile", "pairs", "--json"]).arg(files);
     let device = match host.backend {
         Backend::Nvidia => format!("cuda:{}", host.devices[0].name),
@@ -130,7 +130,7 @@ fn measure_pairs(
     pairs.envs(environment.iter().cloned());
     let printed = RunningProgram::start("pairs", &mut pairs, &folder)?.finish(LIMIT)?;
     let measured: Vec<[Member; 2]> =
-        serde_json::from_str(&printed).context("read what packhorse profile pairs printed")?;
+        serde_json::from_str(&printed).context("read what packhorse-lab profile pairs printed")?;
     add_slowdowns(&measured, section);
     Ok(())
 }

@@ -50,7 +50,7 @@ struct WorkerReport {
     start_s: f64,
 }
 
-/// The part of a report of `packhorse bench` that counts.
+/// The part of a report of `packhorse-lab bench` that counts.
 #[derive(Deserialize)]
 struct LoadReport {
     requests: Requests,
@@ -193,10 +193,10 @@ impl Bench<'_> {
         })
     }
 
-    /// Measures by `packhorse bench`: one client, or as many as fill batches of this many images.
+    /// Measures by `packhorse-lab bench`: one client, or as many as fill batches of this many images.
     fn packhorse(&self, batch: u32) -> anyhow::Result<Measured> {
         let clients = if batch == 1 { 1 } else { CLIENTS };
-        let mut client = Command::new(program("packhorse")?);
+        let mut client = Command::new(program("packhorse-lab")?);
         client
             .args(["bench", MODEL, "--json", "--slo", "10000"])
             .args(["--warm-up", &WARM_UP_S.to_string()])

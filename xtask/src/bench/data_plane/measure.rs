@@ -1,4 +1,4 @@
-//! Measurements of a server by `packhorse bench`, and of the CPU time and the page faults of its processes.
+//! Measurements of a server by `packhorse-lab bench`, and of the CPU time and the page faults of its processes.
 
 use std::{fmt, path::PathBuf, process::Command};
 
@@ -278,7 +278,7 @@ impl Generator {
         pace: &[String],
         seconds: f64,
     ) -> anyhow::Result<Loaded> {
-        let mut command = Command::new(program("packhorse")?);
+        let mut command = Command::new(program("packhorse-lab")?);
         command
             .args(["bench", "sum", "--json", "--slo", "10000", "--warm-up", "0"])
             .args(["--duration", &seconds.to_string()])
@@ -311,14 +311,14 @@ impl Generator {
 
 /// Runs a command that prints JSON.
 fn output<T: DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
-    let output = command.output().context("start packhorse bench")?;
+    let output = command.output().context("start packhorse-lab bench")?;
     ensure!(
         output.status.success(),
-        "packhorse bench: {}\n{}",
+        "packhorse-lab bench: {}\n{}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    serde_json::from_slice(&output.stdout).context("read what packhorse bench says")
+    serde_json::from_slice(&output.stdout).context("read what packhorse-lab bench says")
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The data plane beside yardsticks: the programs of `benches/ceilings`, which do less on the same path, in the same run and in turns, so
+//! The data plane beside yardsticks: the programs of `lab/ceilings`, which do less on the same path, in the same run and in turns, so
 //! that other load of the machine affects all of them.
 
 mod figure;

@@ -154,7 +154,7 @@ fn introduction(seconds: f64, rounds: usize, load: &str, picture: &str) -> anyho
          work of the model that Packhorse serves.\n\
          * Packhorse: gateway and one worker on the CPU, with a TorchScript model that sums its input on one thread (`--devices cpu:1`); the link between them is TCP \
          (`--shared-memory-links off`) or shared memory, as it is on one host. The other tables, where they do not say it, are of the latter.\n\n\
-         All are in `benches/ceilings` but the last two, which are built as they are released, with a profile of a run under load \
+         All are in `lab/ceilings` but the last two, which are built as they are released, with a profile of a run under load \
          ([what it brings](build.md#with-a-profile-of-a-run)); the others are release builds without one, and leave it to the system how much a connection may send at once. The servers are measured in turns within one run, \
          by `packhorse bench` on the same cores, which sends bodies of 64 KiB and more from a file in memory, without copying them; the first turn is thrown away, and of the others the medians are shown. Clients, servers and whatever else the machine does share its cores: absolute \
          numbers waver between runs, ratios less. When the run began, the machine's load average was {load}; what is above 0 is other work. CPU time is that of \

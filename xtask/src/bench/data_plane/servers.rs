@@ -16,7 +16,7 @@ use crate::{
     workspace::root,
 };
 
-/// A server of the Open Inference Protocol, or what `packhorse bench` takes for one.
+/// A server of the Open Inference Protocol, or what `packhorse-lab bench` takes for one.
 pub(super) trait Server {
     /// The name in reports.
     fn name(&self) -> &str;
@@ -33,7 +33,7 @@ pub(super) trait Server {
     }
 }
 
-/// A program of `benches/ceilings` on cores that do not sleep while it is measured.
+/// A program of `lab/ceilings` on cores that do not sleep while it is measured.
 pub(super) struct AwakeCores<'a>(pub(super) &'a Ceiling);
 
 impl Server for AwakeCores<'_> {
@@ -62,7 +62,7 @@ impl Server for AwakeCores<'_> {
     }
 }
 
-/// A program of `benches/ceilings`, with its worker if it has one. Dropping it ends both.
+/// A program of `lab/ceilings`, with its worker if it has one. Dropping it ends both.
 pub(super) struct Ceiling {
     name: &'static str,
     address: SocketAddr,

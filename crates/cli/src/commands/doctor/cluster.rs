@@ -5,8 +5,8 @@ use std::time::Duration;
 use packhorse_api::{ModelView, NodeView};
 use packhorse_client::{AdminClient, CallError, EventMessage};
 use packhorse_cluster::{NodeState, ReplicaState};
-use tokio::time::timeout;
 use packhorse_terminal::{context::Context, output};
+use tokio::time::timeout;
 
 use super::check::Check;
 

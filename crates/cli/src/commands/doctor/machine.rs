@@ -8,8 +8,8 @@ use std::{
 };
 
 use packhorse_service::Libtorch;
-use tokio::{process::Command, time::timeout};
 use packhorse_terminal::context::data_home;
+use tokio::{process::Command, time::timeout};
 
 use super::check::Check;
 

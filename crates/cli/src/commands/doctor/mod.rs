@@ -10,8 +10,11 @@ mod state;
 use std::path::PathBuf;
 
 use anyhow::bail;
+use packhorse_terminal::{
+    context::{self, Context},
+    output::{self, Colour},
+};
 use serde::Serialize;
-use packhorse_terminal::{context::{self, Context}, output::{self, Colour}};
 
 use self::{
     check::{Check, Verdict},

@@ -16,7 +16,12 @@ use anyhow::Context as _;
 use packhorse_client::InferenceClient;
 use packhorse_cluster::{ModelName, ModelVersion};
 use packhorse_protocol::{Form, ModelMetadata, RequestMessage, Tensor};
-use packhorse_terminal::{context::Context, files::{read_file, write_file}, inputs::{NamedValue, read_input}, npy, output};
+use packhorse_terminal::{
+    context::Context,
+    files::{read_file, write_file},
+    inputs::{NamedValue, read_input},
+    npy, output,
+};
 
 use self::{image::ImageArgs, outputs::find_output, top_classes::TopClassesArgs};
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use packhorse_protocol::InferResponse;
-use serde_json::{Value, json};
 use packhorse_terminal::output;
+use serde_json::{Value, json};
 
 use super::{elements, top_classes::Class};
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, bail, ensure};
 use packhorse_protocol::{InferResponse, Tensor};
-use serde::Serialize;
 use packhorse_terminal::files::read_text;
+use serde::Serialize;
 
 use super::{elements, outputs::find_output};
 

@@ -13,7 +13,10 @@ use packhorse_cluster::{
 use packhorse_terminal::{context::Context, output};
 
 use self::register::RegisterArgs;
-use super::{arguments::{parse_percent, parse_rate}, consent::ConsentArgs};
+use super::{
+    arguments::{parse_percent, parse_rate},
+    consent::ConsentArgs,
+};
 use crate::view;
 
 #[derive(clap::Subcommand)]

@@ -9,11 +9,17 @@ use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{Changed, ModelRegistration, ModelState, ModelView};
 use packhorse_client::{AdminClient, ArtifactFile};
 use packhorse_cluster::{MinReplicas, ModelName, Percent, Priority, RateMode, RequestsPerSecond};
-use serde_json::{Map, Value};
 use packhorse_terminal::{context::Context, files::read_file, output};
+use serde_json::{Map, Value};
 
 use super::example::add_example;
-use crate::{commands::{arguments::{parse_percent, parse_rate}, consent::ConsentArgs}, view::model::{print_changed, profiling_text}};
+use crate::{
+    commands::{
+        arguments::{parse_percent, parse_rate},
+        consent::ConsentArgs,
+    },
+    view::model::{print_changed, profiling_text},
+};
 
 /// The time between two requests for the model's state.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

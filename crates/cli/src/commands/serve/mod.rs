@@ -8,6 +8,10 @@ use std::{fs, future::pending, net::SocketAddr, path::PathBuf, time::Duration};
 use anyhow::{Context as _, bail};
 use packhorse_client::{AdminClient, BaseUrl, InferenceClient};
 use packhorse_cluster::NodeState;
+use packhorse_terminal::{
+    context::{self, Context},
+    output,
+};
 use serde::Deserialize;
 use tokio::{
     process::Command,
@@ -15,7 +19,6 @@ use tokio::{
     task::spawn_blocking,
     time::sleep,
 };
-use packhorse_terminal::{context::{self, Context}, output};
 
 use self::{model_repository::ModelRepository, services::Services};
 

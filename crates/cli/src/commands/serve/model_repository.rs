@@ -14,8 +14,8 @@ use packhorse_api::{
 };
 use packhorse_client::AdminClient;
 use packhorse_cluster::{ModelName, ModelVersion};
-use serde_json::{Map, Value};
 use packhorse_terminal::{files::read_regular_file, output};
+use serde_json::{Map, Value};
 
 use crate::commands::model::register::{hash_artifact, name_artifact, upload};
 

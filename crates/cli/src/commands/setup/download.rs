@@ -10,13 +10,13 @@ use std::{
 use anyhow::{Context as _, ensure};
 use packhorse_client::Authorities;
 use packhorse_cluster::ArtifactDigest;
+use packhorse_terminal::output;
 use reqwest::{
     Client, Response, StatusCode, Url,
     header::{ACCEPT, RANGE},
 };
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
-use packhorse_terminal::output;
 
 use super::wheels::Wheel;
 

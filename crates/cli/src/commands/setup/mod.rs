@@ -13,7 +13,10 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use nix::sys::statvfs::statvfs;
 use packhorse_service::{LIBTORCH_VERSION, Libtorch, LibtorchBuild};
-use packhorse_terminal::{context::{self, Context}, output};
+use packhorse_terminal::{
+    context::{self, Context},
+    output,
+};
 
 use self::{download::Index, wheels::Wheel};
 

@@ -2,8 +2,8 @@
 //!
 //! The rate doubles until a step fails, and the interval between the highest rate that passed and the lowest that failed is then halved.
 
-use serde::Serialize;
 use packhorse_terminal::output::format_number;
+use serde::Serialize;
 
 use super::report::format_ms;
 

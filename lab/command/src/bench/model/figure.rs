@@ -7,7 +7,11 @@ use packhorse_figures::{
     Bar, BarChart, BarGroup, Colour, Curve, Figure, LineChart, Panel, ReferenceLine, Series, Stroke,
 };
 
-use super::{capacity::CapacityStep, recorder::{Ends, Recorder}, report::{Report, SLOWEST}};
+use super::{
+    capacity::CapacityStep,
+    recorder::{Ends, Recorder},
+    report::{Report, SLOWEST},
+};
 
 /// The largest percentile that is drawn, as its number of nines.
 const MAX_NINES: f64 = 4.0;

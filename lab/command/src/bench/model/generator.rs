@@ -23,7 +23,12 @@ use tokio::{
     time::{interval, sleep},
 };
 
-use super::{alarm::Alarm, arrivals::Schedule, recorder::Recorder, request_end::{Outcome, RequestEnd}};
+use super::{
+    alarm::Alarm,
+    arrivals::Schedule,
+    recorder::Recorder,
+    request_end::{Outcome, RequestEnd},
+};
 
 /// The number of steps of tasks after which the runtime looks at its sockets.
 const EVENT_INTERVAL: u32 = 4;

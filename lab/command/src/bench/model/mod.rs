@@ -1,4 +1,4 @@
-//! `packhorse bench MODEL`: sends one request again and again, in an open or a closed loop, and measures the answers.
+//! `packhorse-lab bench MODEL`: sends one request again and again, in an open or a closed loop, and measures the answers.
 
 mod alarm;
 mod arrivals;
@@ -15,8 +15,12 @@ use anyhow::Context as _;
 use packhorse_client::InferenceClient;
 use packhorse_cluster::{ModelName, ModelVersion};
 use packhorse_protocol::{Form, ModelMetadata, RequestMessage, Tensor};
+use packhorse_terminal::{
+    context::Context,
+    inputs::{NamedValue, read_input},
+    output::{self, format_number},
+};
 use serde::Serialize;
-use packhorse_terminal::{context::Context, inputs::{NamedValue, read_input}, output::{self, format_number}};
 
 use self::{
     arrivals::{Arrivals, Schedule},

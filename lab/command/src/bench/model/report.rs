@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::Serialize;
 use packhorse_terminal::output::{self, format_number};
+use serde::Serialize;
 
-use super::{arrivals::Arrivals, recorder::{Ends, Recorder, STAGES, StageSample, Times}};
+use super::{
+    arrivals::Arrivals,
+    recorder::{Ends, Recorder, STAGES, StageSample, Times},
+};
 
 /// The parts of the slowest requests whose stages are reported apart, with their names.
 pub(super) const SLOWEST: [(&str, f64); 3] =

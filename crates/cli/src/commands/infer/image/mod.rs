@@ -8,8 +8,8 @@ use std::{borrow::Cow, path::PathBuf, str::FromStr};
 use anyhow::{Context as _, bail, ensure};
 use packhorse_cluster::{Datatype, Shape};
 use packhorse_protocol::{Tensor, TensorMetadata};
-use serde::Deserialize;
 use packhorse_terminal::files::{read_file, read_text};
+use serde::Deserialize;
 
 use self::rgb_image::{Filter, RgbImage};
 

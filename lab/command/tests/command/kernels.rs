@@ -1,14 +1,11 @@
-//! The commands of `packhorse profile` that analyse, record and draw kernels, and `packhorse profile pairs`.
+//! The commands of `packhorse profile` that analyse, record and draw kernels, and `packhorse-lab profile pairs`.
 
 use std::fs;
 
 use serde_json::json;
 use wiremock::{ResponseTemplate, matchers::query_param};
 
-use crate::{
-    gateway::{Gateway, admin},
-    profile::has_profiles,
-};
+use packhorse_stand_in::{Gateway, admin};
 
 /// A batch of two kernels on a V100: 20 of 80 multiprocessors for 30 us, all for 10 us.
 const TRACE: &str = r#"{
@@ -24,7 +21,7 @@ const TRACE: &str = r#"{
 
 #[tokio::test]
 async fn recorded_kernels_become_metrics_and_a_figure() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("batch.json");
     fs::write(&trace, TRACE).unwrap();
@@ -56,7 +53,7 @@ const NCU: &str = r#"==PROF== Connected to process 7
 
 #[tokio::test]
 async fn estimates_are_compared_with_what_ncu_measured() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let trace = gateway.file("batch.json", TRACE);
     let ncu = gateway.file("ncu.csv", NCU);
     let args = ["profile", "kernels", &trace, "--ncu-csv", &ncu];
@@ -90,7 +87,7 @@ async fn estimates_are_compared_with_what_ncu_measured() {
 
 #[tokio::test]
 async fn a_trace_without_kernels_is_refused_with_the_reason() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let trace = r#"{"traceEvents": [{"cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2}]}"#;
     let trace = gateway.file("cpu.json", trace);
     let ran = gateway.run(&["profile", "kernels", &trace]);
@@ -107,15 +104,14 @@ m:1,V100,7.0,80,8,0,30000,80,1,1,1024,1,1,32,0,a
 
 #[tokio::test]
 async fn the_recorded_kernels_of_a_profile_are_drawn_per_batch_size() {
-    let gateway = Gateway::start().await;
-    has_profiles(&gateway).await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let answer = ResponseTemplate::new(200).set_body_raw(KERNELS, "text/csv");
     admin("GET", "/v1/profiles/kernels")
         .and(query_param("model", "m"))
         .respond_with(answer)
         .mount(&gateway.server)
         .await;
-    let show = ["profile", "show", "m", "--plot", "k.svg"];
+    let show = ["profile", "plot", "m", "k.svg"];
     let svg = |more: &[&str]| {
         let ran = gateway.run(&[&show[..], more].concat());
         assert!(ran.text().contains("MEDIAN MS"), "{ran:?}");
@@ -142,14 +138,13 @@ async fn the_recorded_kernels_of_a_profile_are_drawn_per_batch_size() {
 
 #[tokio::test]
 async fn a_model_that_was_never_on_a_gpu_has_nothing_to_draw() {
-    let gateway = Gateway::start().await;
-    has_profiles(&gateway).await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let answer = ResponseTemplate::new(200).set_body_raw("", "text/csv");
     admin("GET", "/v1/profiles/kernels")
         .respond_with(answer)
         .mount(&gateway.server)
         .await;
-    let ran = gateway.run(&["profile", "show", "m", "--plot", "k.svg"]);
+    let ran = gateway.run(&["profile", "plot", "m", "k.svg"]);
     assert!(
         ran.error()
             .contains("kernels are recorded when a model is measured on a GPU"),
@@ -159,7 +154,7 @@ async fn a_model_that_was_never_on_a_gpu_has_nothing_to_draw() {
 
 #[tokio::test]
 async fn local_measurements_say_what_is_missing() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let spec = gateway.file(
         "m.json",
         json!({

@@ -1,4 +1,4 @@
-//! `packhorse plan --scenario`, `packhorse simulate` and `packhorse predict`, which need no gateway.
+//! `packhorse-lab plan --scenario`, `packhorse-lab simulate` and `packhorse-lab predict`, which need no gateway.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
@@ -41,14 +41,14 @@ fn folder() -> (TempDir, PathBuf) {
     (folder, scenario)
 }
 
-fn packhorse(command: &str, scenario: &Path, options: &[&str]) -> Output {
-    let mut packhorse = Command::new(env!("CARGO_BIN_EXE_packhorse"));
-    packhorse.arg(command).arg("--scenario").arg(scenario);
-    packhorse.args(options).output().unwrap()
+fn run_lab(command: &str, scenario: &Path, options: &[&str]) -> Output {
+    let mut lab = Command::new(env!("CARGO_BIN_EXE_packhorse-lab"));
+    lab.arg(command).arg("--scenario").arg(scenario);
+    lab.args(options).output().unwrap()
 }
 
 fn json(command: &str, scenario: &Path, options: &[&str]) -> Value {
-    let output = packhorse(command, scenario, &[options, &["--json"]].concat());
+    let output = run_lab(command, scenario, &[options, &["--json"]].concat());
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -93,11 +93,11 @@ fn equal_input_gives_byte_identical_reports() {
     let plan = folder.path().join("plan.json");
     fs::write(&plan, json("plan", &scenario, &[]).to_string()).unwrap();
     let options = ["--plan", plan.to_str().unwrap(), "--seed", "7", "--json"];
-    let first = packhorse("simulate", &scenario, &options);
+    let first = run_lab("simulate", &scenario, &options);
     assert!(first.status.success(), "{first:?}");
     assert_eq!(
         first.stdout,
-        packhorse("simulate", &scenario, &options).stdout
+        run_lab("simulate", &scenario, &options).stdout
     );
     let report: Value = serde_json::from_slice(&first.stdout).unwrap();
     assert_eq!(
@@ -160,7 +160,7 @@ fn repeated_flags_are_compared() {
 #[test]
 fn the_report_for_people_names_the_seed_first() {
     let (_folder, scenario) = folder();
-    let output = packhorse("simulate", &scenario, &["--seed", "42"]);
+    let output = run_lab("simulate", &scenario, &["--seed", "42"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
         text.lines().next().unwrap().starts_with("seed 42"),
@@ -172,7 +172,7 @@ fn the_report_for_people_names_the_seed_first() {
 #[test]
 fn csv_has_one_header_and_names_run_and_model() {
     let (_folder, scenario) = folder();
-    let output = packhorse(
+    let output = run_lab(
         "simulate",
         &scenario,
         &["--seed", "1", "--seed", "2", "--csv"],
@@ -200,7 +200,7 @@ fn csv_has_one_header_and_names_run_and_model() {
         .flat_map(|seed| expected.map(|model| format!("{seed} {model}")))
         .collect();
     assert_eq!(keys, expected);
-    let both = packhorse("simulate", &scenario, &["--csv", "--json"]);
+    let both = run_lab("simulate", &scenario, &["--csv", "--json"]);
     assert_eq!(both.status.code(), Some(2));
 }
 
@@ -210,7 +210,7 @@ fn the_report_for_people_counts_what_faults_lost() {
     let fault = "faults = [{ at_s = 1.5, kind = \"node-lost\", node = 0, for_s = 6.0 }]\n";
     fs::write(&scenario, format!("{SCENARIO}{fault}")).unwrap();
     let options = ["--policy", "exclusive", "--discipline", "fixed-wait"];
-    let output = packhorse("simulate", &scenario, &options);
+    let output = run_lab("simulate", &scenario, &options);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
         text.contains("requests were lost with their workers:"),
@@ -252,7 +252,7 @@ fn a_plan_file_that_does_not_fit_is_named_with_field_and_limit() {
         ),
     ] {
         fs::write(&plan, &text).unwrap();
-        let output = packhorse("simulate", &scenario, &["--plan", plan.to_str().unwrap()]);
+        let output = run_lab("simulate", &scenario, &["--plan", plan.to_str().unwrap()]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{text}: {error}");
         assert!(error.contains(expected), "{text}: {error}");
@@ -281,7 +281,7 @@ fn a_scenario_that_does_not_fit_is_named_with_field_and_line() {
         ),
     ] {
         fs::write(&scenario, &text).unwrap();
-        let output = packhorse("simulate", &scenario, &[]);
+        let output = run_lab("simulate", &scenario, &[]);
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{text}: {error}");
         assert!(error.contains(expected), "{text}: {error}");
@@ -328,10 +328,10 @@ fn a_run_that_replans_follows_a_step_of_the_rate_and_says_so() {
         good(&fixed)
     );
     assert_eq!(
-        packhorse("simulate", &scenario, &replan).stdout,
-        packhorse("simulate", &scenario, &replan).stdout
+        run_lab("simulate", &scenario, &replan).stdout,
+        run_lab("simulate", &scenario, &replan).stdout
     );
-    let text = String::from_utf8(packhorse("simulate", &scenario, &replan).stdout).unwrap();
+    let text = String::from_utf8(run_lab("simulate", &scenario, &replan).stdout).unwrap();
     assert!(text.contains("replanned 9 times, every 1 s:"), "{text}");
 }
 
@@ -383,7 +383,7 @@ fn a_plan_of_a_file_is_the_first_of_a_run_that_replans() {
         &["--policy", "usher"][..],
         &["--replan", "--policy", "usher", "--policy", "nexus"],
     ] {
-        let output = packhorse("simulate", &scenario, &[&plan[..], options].concat());
+        let output = run_lab("simulate", &scenario, &[&plan[..], options].concat());
         assert!(!output.status.success(), "{options:?}");
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("--policy"), "{error}");
@@ -398,7 +398,7 @@ fn replanning_needs_a_period() {
         &["--replan-every", "nan"],
         &["--replan-every", "1", "--replan"],
     ] {
-        let output = packhorse("simulate", &scenario, options);
+        let output = run_lab("simulate", &scenario, options);
         assert_eq!(output.status.code(), Some(2), "{options:?}");
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(error.contains("--replan-every"), "{error}");
@@ -414,7 +414,7 @@ fn an_autoscaler_needs_replanning_and_is_reported_with_its_devices() {
         .replace("window_s = 2.0", "window_s = 60.0");
     let scenario = folder.path().join("autoscale.toml");
     fs::write(&scenario, text).unwrap();
-    let refused = packhorse("simulate", &scenario, &[]);
+    let refused = run_lab("simulate", &scenario, &[]);
     assert_eq!(refused.status.code(), Some(1));
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(
@@ -431,7 +431,7 @@ fn an_autoscaler_needs_replanning_and_is_reported_with_its_devices() {
     assert_eq!(autoscale["over_time"][1]["needed"], 1);
     let hours = autoscale["device_hours"].as_f64().unwrap();
     assert!((61.0..2.0 * 61.0).contains(&(hours * 3600.0)), "{hours}");
-    let text = packhorse("simulate", &scenario, &options);
+    let text = run_lab("simulate", &scenario, &options);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(
         text.contains("1 to 2 devices of V100-SXM2-16GB: 0.0"),
@@ -444,12 +444,12 @@ fn plans_and_runs_are_drawn_as_svg() {
     let (folder, scenario) = folder();
     for command in ["plan", "simulate"] {
         let path = folder.path().join("picture.svg");
-        let output = packhorse(command, &scenario, &["--plot", path.to_str().unwrap()]);
+        let output = run_lab(command, &scenario, &["--plot", path.to_str().unwrap()]);
         assert!(output.status.success(), "{output:?}");
         let svg = fs::read_to_string(&path).unwrap();
         assert!(svg.starts_with("<svg"), "{command}");
         assert!(svg.contains("resnet50") && svg.contains("alexnet"), "{svg}");
-        let output = packhorse(command, &scenario, &["--plot", "picture.png"]);
+        let output = run_lab(command, &scenario, &["--plot", "picture.png"]);
         assert_eq!(output.status.code(), Some(2));
         let message = String::from_utf8(output.stderr).unwrap();
         assert!(message.contains("ends in .svg"), "{message}");
@@ -464,7 +464,7 @@ fn repository(path: &str) -> PathBuf {
 
 /// Returns the standard error of a failed command.
 fn refused(command: &str, scenario: &Path, options: &[&str]) -> String {
-    let output = packhorse(command, scenario, options);
+    let output = run_lab(command, scenario, options);
     assert!(!output.status.success(), "{output:?}");
     String::from_utf8(output.stderr).unwrap()
 }
@@ -489,7 +489,7 @@ fn predicted_latencies_are_in_the_plans_order() {
         let latency_ms = predicted["latency_ms"].as_f64().unwrap();
         assert!((1.0..30.0).contains(&latency_ms), "{predicted}");
     }
-    let shown = packhorse("predict", &scenario, &options);
+    let shown = run_lab("predict", &scenario, &options);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert_eq!(shown.lines().count(), 4, "{shown}");
     let other = refused("predict", &scenario, &["--policy", "usher", "--plan", file]);
@@ -575,7 +575,7 @@ fn the_smallest_cluster_says_what_it_ignores() {
     let options = ["--policy", "first-fit", "--min-devices"];
     let plan = json("plan", &scenario, &options);
     assert_eq!(plan["ignored"], serde_json::json!(["families"]));
-    let output = packhorse("plan", &scenario, &options);
+    let output = run_lab("plan", &scenario, &options);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
         text.contains("the search ignores the scenario's families: "),
@@ -586,7 +586,7 @@ fn the_smallest_cluster_says_what_it_ignores() {
 #[test]
 fn the_text_shows_replicas_by_device_and_the_reason_for_a_model_without_replicas() {
     let scenario = repository("scenarios/thesis/5.7.toml");
-    let output = packhorse("plan", &scenario, &["--policy", "usher"]);
+    let output = run_lab("plan", &scenario, &["--policy", "usher"]);
     let text = String::from_utf8(output.stdout).unwrap();
     for part in [
         "thesis-5.7 by usher: an expected goodput of 1500 of 2000 requests/s, 3 replicas on 3 of 4 devices",
@@ -631,7 +631,7 @@ fn an_explained_plan_names_the_limit_of_each_model_and_keeps_its_shape() {
             .all(|remedy| remedy["served_fraction"].as_f64().unwrap() >= 0.99)
     );
 
-    let output = packhorse("plan", &scenario, &["--policy", "goodput", "--explain"]);
+    let output = run_lab("plan", &scenario, &["--policy", "goodput", "--explain"]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
         text.contains("alexnet:") && text.contains("limited by device time"),
@@ -660,13 +660,13 @@ fn a_single_run_is_traced() {
     assert!(trace_of()["traceEvents"].as_array().unwrap().len() > 100);
 
     let two = [&trace[..], &["--seed", "1", "--seed", "2"]].concat();
-    let refused = packhorse("simulate", &scenario, &two);
+    let refused = run_lab("simulate", &scenario, &two);
     assert_eq!(refused.status.code(), Some(1));
     let error = String::from_utf8(refused.stderr).unwrap();
     assert!(error.contains("--trace: expected a single run"), "{error}");
     let nowhere = ["--trace", "/nowhere/run.json"];
     assert_eq!(
-        packhorse("simulate", &scenario, &nowhere).status.code(),
+        run_lab("simulate", &scenario, &nowhere).status.code(),
         Some(1)
     );
 }
@@ -699,7 +699,7 @@ fn an_exported_scenario_is_planned_as_the_gateway_plans() {
     let kept = plan["kept"].as_array().unwrap();
     let kept = kept.iter().map(|kept| kept["device"].as_str().unwrap());
     assert_eq!(kept.collect::<Vec<_>>(), ["q/sim0", "p/sim0"]);
-    let text = packhorse("plan", &scenario, &["--explain"]);
+    let text = run_lab("plan", &scenario, &["--explain"]);
     let text = String::from_utf8(text.stdout).unwrap();
     assert!(
         text.contains("n/sim1") && text.contains("b:2 stays on p/sim0 with batches of 8"),
@@ -727,7 +727,7 @@ fn an_exported_scenario_is_simulated_with_its_policy_and_discipline() {
 fn a_policy_of_a_scenario_that_does_not_exist_is_refused() {
     let (_folder, scenario) = exported();
     fs::write(&scenario, EXPORTED.replace("first-fit", "best")).unwrap();
-    let output = packhorse("plan", &scenario, &[]);
+    let output = run_lab("plan", &scenario, &[]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(!output.status.success());
     assert!(

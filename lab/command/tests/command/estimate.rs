@@ -1,10 +1,10 @@
-//! `packhorse profile estimate`, with a script in the place of the worker.
+//! `packhorse-lab profile estimate`, with a script in the place of the worker.
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use serde_json::json;
 
-use crate::gateway::Gateway;
+use packhorse_stand_in::Gateway;
 
 /// A matrix product of 1000 x 1000 for each row.
 const OPERATORS: &str = r#"{"parameters":1000000,"parameter_bytes":4000000,"activation_bytes":[0,8000],"operators":[{"name":"addmm","count":1,"operations":[0,2000000],"parameter_bytes":4000000,"read_bytes":[0,4000],"written_bytes":[0,4000],"elements":[0,1000]}]}"#;
@@ -29,7 +29,7 @@ fn worker(gateway: &Gateway, lines: &str) -> String {
 
 #[tokio::test]
 async fn an_estimate_is_a_profile_that_plans_take_and_says_its_error() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let model = model(&gateway);
     let worker = worker(&gateway, &format!("echo '{OPERATORS}'"));
     let estimate = ["profile", "estimate", &model, "--worker", &worker];
@@ -68,7 +68,7 @@ async fn an_estimate_is_a_profile_that_plans_take_and_says_its_error() {
 
 #[tokio::test]
 async fn what_cannot_be_estimated_is_named() {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let model = model(&gateway);
     let broken = worker(
         &gateway,

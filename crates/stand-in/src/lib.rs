@@ -1,4 +1,5 @@
-//! The stand-in gateway, and how the command is run against it.
+//! A stand-in for a gateway, and how the tests of `packhorse` and `packhorse-lab` run these commands against it.
+#![expect(clippy::unwrap_used, reason = "a test that cannot set itself up fails")]
 
 use std::{
     fs,
@@ -13,45 +14,53 @@ use wiremock::{
     matchers::{header, method, path, query_param},
 };
 
-pub(crate) const TOKEN: &str = "4f7a0c";
+/// The admin token that it takes.
+pub const TOKEN: &str = "4f7a0c";
 
 /// A gateway whose answers each test sets up, and a folder of its own for each test.
-pub(crate) struct Gateway {
-    pub(crate) server: MockServer,
+pub struct Gateway {
+    /// Answers what tests ask it to; 404 to all else.
+    pub server: MockServer,
     folder: TempDir,
+    program: PathBuf,
 }
 
 /// The result of a run of the command.
 #[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) code: i32,
-    pub(crate) stdout: String,
-    pub(crate) stderr: String,
+pub struct Ran {
+    /// The exit status.
+    pub code: i32,
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
 }
 
 impl Ran {
     /// Returns the standard output of a successful run, parsed as JSON.
-    pub(crate) fn json(&self) -> Value {
+    pub fn json(&self) -> Value {
         assert_eq!(self.code, 0, "{self:?}");
         serde_json::from_str(&self.stdout).unwrap()
     }
 
     /// Returns the standard output of a successful run.
-    pub(crate) fn text(&self) -> &str {
+    pub fn text(&self) -> &str {
         assert_eq!(self.code, 0, "{self:?}");
         &self.stdout
     }
 
     /// Returns the standard error of a failed run.
-    pub(crate) fn error(&self) -> &str {
+    pub fn error(&self) -> &str {
         assert_eq!((self.code, self.stdout.as_str()), (1, ""), "{self:?}");
         &self.stderr
     }
 }
 
 impl Gateway {
-    pub(crate) async fn start() -> Self {
+    /// Starts a gateway for the tests of this program.
+    pub async fn start(program: &str) -> Self {
         let gateway = Self {
+            program: program.into(),
             server: MockServer::start().await,
             folder: TempDir::new().unwrap(),
         };
@@ -62,7 +71,7 @@ impl Gateway {
     }
 
     /// Answers all dry runs like this, in place of the answer that a change takes nothing from models.
-    pub(crate) async fn dry_runs(&self, status: u16, body: &Value) {
+    pub async fn dry_runs(&self, status: u16, body: &Value) {
         self.answers_dry_runs(1, status, body).await;
     }
 
@@ -76,18 +85,18 @@ impl Gateway {
     }
 
     /// Writes a file into the test's folder.
-    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
+    pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> String {
         fs::write(self.path(name), content).unwrap();
         self.path(name).to_str().unwrap().to_owned()
     }
 
     /// A path in the test's folder.
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
     /// Answers an admin route, asked with the token, with this JSON.
-    pub(crate) async fn answers(&self, verb: &str, route: &str, status: u16, body: Value) {
+    pub async fn answers(&self, verb: &str, route: &str, status: u16, body: Value) {
         admin(verb, route)
             .respond_with(ResponseTemplate::new(status).set_body_json(body))
             .mount(&self.server)
@@ -95,7 +104,7 @@ impl Gateway {
     }
 
     /// Runs the command with this gateway as both listeners.
-    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+    pub fn run(&self, args: &[&str]) -> Ran {
         let token_file = self.path("admin-token");
         let url = self.server.uri();
         let global = [
@@ -110,15 +119,16 @@ impl Gateway {
     }
 
     /// Runs the command with these arguments only and no environment but a home.
-    pub(crate) fn run_bare(&self, args: &[&str]) -> Ran {
-        self.run_program(Path::new(env!("CARGO_BIN_EXE_packhorse")), args)
+    pub fn run_bare(&self, args: &[&str]) -> Ran {
+        self.run_program(&self.program, args)
     }
 
     /// Puts the command into the test's folder, as if that were a source checkout.
-    pub(crate) fn install(&self) -> PathBuf {
-        let program = self.path("target/debug/packhorse");
-        fs::create_dir_all(program.parent().unwrap()).unwrap();
-        let built = env!("CARGO_BIN_EXE_packhorse");
+    pub fn install(&self) -> PathBuf {
+        let built = &self.program;
+        let folder = self.path("target/debug");
+        fs::create_dir_all(&folder).unwrap();
+        let program = folder.join(built.file_name().unwrap());
         fs::hard_link(built, &program)
             .or_else(|_| fs::copy(built, &program).map(drop))
             .unwrap();
@@ -126,7 +136,7 @@ impl Gateway {
     }
 
     /// Runs a copy of the command like [`Gateway::run_bare`].
-    pub(crate) fn run_program(&self, program: &Path, args: &[&str]) -> Ran {
+    pub fn run_program(&self, program: &Path, args: &[&str]) -> Ran {
         let mut command = Command::new(program);
         command
             .args(args)
@@ -143,14 +153,14 @@ impl Gateway {
 }
 
 /// A request to an admin route, with the token.
-pub(crate) fn admin(verb: &str, route: &str) -> MockBuilder {
+pub fn admin(verb: &str, route: &str) -> MockBuilder {
     Mock::given(method(verb))
         .and(path(route))
         .and(header("authorization", format!("Bearer {TOKEN}")))
 }
 
 /// A model as the gateway describes it.
-pub(crate) fn model(name: &str, state: &str, reason: Option<&str>) -> Value {
+pub fn model(name: &str, state: &str, reason: Option<&str>) -> Value {
     json!({
         "name": name, "version": 1, "state": state, "reason": reason,
         "artifact": format!("sha256:{}", "ab".repeat(32)), "artifact_bytes": 1000, "max_batch_size": 16,
@@ -163,7 +173,7 @@ pub(crate) fn model(name: &str, state: &str, reason: Option<&str>) -> Value {
 }
 
 /// A model with a replica on a device.
-pub(crate) fn placed_model(name: &str, id: &str, device: &str) -> Value {
+pub fn placed_model(name: &str, id: &str, device: &str) -> Value {
     let mut model = model(name, "ready", None);
     model["replicas"] = json!([{
         "id": id, "device": device, "device_kind": "cpu-x", "batch_size": 8, "compute_share_pct": 50.0, "state": "ready",
@@ -174,7 +184,7 @@ pub(crate) fn placed_model(name: &str, id: &str, device: &str) -> Value {
 }
 
 /// A node with devices of the same kind, on the first of them this replica.
-pub(crate) fn node(name: &str, devices: u32, replica: &str) -> Value {
+pub fn node(name: &str, devices: u32, replica: &str) -> Value {
     let device = |i: u32| {
         json!({
             "id": format!("{name}/cpu{i}"), "kind": "cpu-x", "description": "X", "memory_bytes": 1_u64 << 30,

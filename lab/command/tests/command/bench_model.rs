@@ -1,4 +1,4 @@
-//! `packhorse bench MODEL`, against a gateway that answers, refuses and fails as it is told.
+//! `packhorse-lab bench MODEL`, against a gateway that answers, refuses and fails as it is told.
 
 use std::{
     fs,
@@ -14,13 +14,13 @@ use wiremock::{
     matchers::{method, path},
 };
 
-use crate::gateway::{Gateway, Ran, model};
+use packhorse_stand_in::{Gateway, Ran, model};
 
 /// A gateway with the model `m`, which answers its `i`-th request as `answer` says.
 async fn serving(
     answer: impl Fn(u64, &Request, &RequestMessage) -> ResponseTemplate + Send + Sync + 'static,
 ) -> Gateway {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     let metadata = json!({
         "name": "m", "versions": ["1"], "platform": "pytorch_libtorch",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],

@@ -1,4 +1,4 @@
-//! `packhorse bench`, against a gateway that answers, refuses and fails as it is told.
+//! `packhorse-lab bench`, against a gateway that answers, refuses and fails as it is told.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,7 +10,7 @@ use wiremock::{
     matchers::{method, path},
 };
 
-use crate::gateway::{Gateway, Ran};
+use packhorse_stand_in::{Gateway, Ran};
 
 const PROFILE: &str = "model,device_kind,batch_size,compute_share_pct,latency_ms,latency_p99_ms,memory_mib,\
     achieved_occupancy_pct,mean_occupancy_pct,sm_utilization_pct\nm,V100-SXM2-16GB,1,,5,,100,,,50\n";
@@ -33,7 +33,7 @@ warmup_s = 0.05
 "#;
 
 async fn gateway(scenario: &str) -> (Gateway, String) {
-    let gateway = Gateway::start().await;
+    let gateway = Gateway::start(crate::PROGRAM).await;
     gateway.file("p.csv", PROFILE);
     let scenario = gateway.file("live.toml", scenario);
     (gateway, scenario)
