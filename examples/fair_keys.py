@@ -2,7 +2,7 @@
 
 Real gateway, agent, worker and sockets; the GPU is simulated. Writes docs/experiments/fair-keys.md with its figure.
 
-    cargo build --release -p packhorse-gateway -p packhorse-cli -p packhorse-worker-agent
+    cargo build --release -p packhorse-gateway -p packhorse-cli -p packhorse-lab -p packhorse-worker-agent
     PACKHORSE_TEST_PROGRAMS=target/release .venv/bin/python examples/fair_keys.py
 """
 

@@ -4,7 +4,7 @@ Real gateway, agents, workers and sockets: four nodes with four GPUs each serve 
 another goes, a rate doubles, a node is drained, and a worker, an agent and the gateway are killed. Writes
 docs/experiments/living-cluster.md with its figure, the requests of each second, and the scenario of the simulation.
 
-    cargo build --release -p packhorse-gateway -p packhorse-cli -p packhorse-worker-agent
+    cargo build --release -p packhorse-gateway -p packhorse-cli -p packhorse-lab -p packhorse-worker-agent
     PACKHORSE_TEST_PROGRAMS=target/release .venv/bin/python examples/living_cluster.py
 """
 
@@ -430,7 +430,7 @@ sockets on simulated GPUs: {NODES} nodes with {GPUS} GPUs each, batches and SLOs
 a request again whose connection fails, until its SLO has passed. The host's CPU was {100 * live.cpu:.0f} % busy, clients included; {live.sent_late} of {live.sent} requests were sent more than
 10 ms late.
 
-The simulation (`packhorse simulate --replan`) has the same requests, begins with the plan that the cluster had, and is told what is done at which
+The simulation (`packhorse-lab simulate --replan`) has the same requests, begins with the plan that the cluster had, and is told what is done at which
 second, the median time from a replica's plan to its service ({live.load_ms / 1000:.2f} s), and for how long the killed worker ({live.worker_away_s:.2f} s) and the gateway ({live.gateway_away_s:.2f} s) were away.
 Its control plane is the gateway's: it decides by itself when to plan.
 

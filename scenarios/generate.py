@@ -256,7 +256,7 @@ def ramp(name, comment, profiles, device, speed, slowness):
 def fast_ramp():
     comment = (
         "# Twelve hours of the Azure Functions trace around midnight, in two hours: within ten minutes the load rises to four times its usual, as calls weighted by",
-        "# their time on a device (1.6 times in requests/s), stays there for ten more, and falls. For `packhorse simulate --replan`; written by",
+        "# their time on a device (1.6 times in requests/s), stays there for ten more, and falls. For `packhorse-lab simulate --replan`; written by",
         "# scenarios/generate.py, README.md says from what.",
     )
     return ramp("azure-ramp", comment, "../../profiles/v100-thesis.csv", ['kind = "V100-SXM2-16GB"'], RAMP_SPEED, 1)

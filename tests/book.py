@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import book_reference
 from cluster import PROGRAMS, Process, free_port, processes_of, wait_until
 from packhorse import export_command
 
@@ -102,7 +103,7 @@ def programs_in(text: str) -> Iterator[list[str]]:
         if "packhorse" not in line:
             continue
         words = shlex.split(line.removeprefix("$ "), comments=True)
-        ours = [bool(re.fullmatch(r"(\S*/)?packhorse(-gateway|-agent|-worker)?", word)) for word in words]
+        ours = [bool(re.fullmatch(r"(\S*/)?packhorse(-lab|-gateway|-agent|-worker)?", word)) for word in words]
         starts = [i for i, is_ours in enumerate(ours) if is_ours and (i == 0 or words[i - 1] in SEPARATORS)]
         for start, end in zip(starts, [*starts[1:], len(words)], strict=False):
             command = [Path(words[start]).name]
@@ -216,7 +217,7 @@ class Reader:
             case "python":
                 self.shell(f"python - <<'END'\n{block.text}\nEND")
             case "toml" if "[[models]]" in block.text:
-                self.shell(f"packhorse plan --scenario {shlex.quote(block.marks['file'])}")
+                self.shell(f"packhorse-lab plan --scenario {shlex.quote(block.marks['file'])}")
 
     def close(self) -> None:
         """Ends everything and asserts that nothing is left."""
@@ -277,6 +278,7 @@ def check_flags(words: list[str], place: str) -> None:
     is_word = len(words) > given and re.fullmatch("[a-z][a-z-]*", words[given])
     assert not (takes_more and is_word), f"{place}: there is no {command} {words[given]}"
     flags = {word.split("=")[0] for word in words if word.startswith("--")}
-    everywhere = known["packhorse"] if command.startswith("packhorse ") else ""
+    program = command.split()[0]
+    everywhere = known[program] if program in book_reference.COMMANDS else ""
     unknown = [flag for flag in flags if not re.search(rf"{flag}(?![\w-])", known[command] + everywhere) and flag not in ("--help", "--version")]
     assert not unknown, f"{place}: {command} has no {unknown}"

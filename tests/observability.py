@@ -168,7 +168,7 @@ def write(pages: list[Scrape], count: int, runs: dict[str, list[Run]], rate: flo
     traces = f"""
 ## Traces
 
-`packhorse bench` sends {rate:,.0f} requests/s for {seconds:g} s to a model on a simulated device, beside a receiver in Python on the same cores; medians of {rounds} runs, the cases in turn.
+`packhorse-lab bench` sends {rate:,.0f} requests/s for {seconds:g} s to a model on a simulated device, beside a receiver in Python on the same cores; medians of {rounds} runs, the cases in turn.
 The CPU time is that of the gateway per request, its start included.
 
 | traced | goodput, requests/s | p50, ms | p99, ms | CPU, µs | traces exported | dropped |

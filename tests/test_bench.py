@@ -1,4 +1,4 @@
-"""`packhorse bench` against a real gateway with simulated devices."""
+"""`packhorse-lab bench` against a real gateway with simulated devices."""
 
 import json
 import subprocess

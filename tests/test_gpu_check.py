@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cluster import PROGRAMS, processes_of
 
-LAUNCHER = Path(__file__).parent.parent / "laboratory/gpu-check/launcher.sh"
+LAUNCHER = Path(__file__).parent.parent / "lab/gpu-check/launcher.sh"
 
 
 def check(folder: Path, *flags: str) -> tuple[subprocess.CompletedProcess, dict]:

@@ -141,7 +141,7 @@ def main() -> None:
 
 Made by `cargo xtask bench tls` on {os.cpu_count()} cores, {platform.system()} {platform.release()}, with the {BUILD} build; the load average at the end was {os.getloadavg()[0]:.1f}.
 
-`packhorse bench` as a closed loop of {CONCURRENCY} clients over kept connections, for {given.seconds:g} s each; medians of {given.rounds} rounds, the cases in turn. The worker is in a network namespace of its own, over a pair of
+`packhorse-lab bench` as a closed loop of {CONCURRENCY} clients over kept connections, for {given.seconds:g} s each; medians of {given.rounds} rounds, the cases in turn. The worker is in a network namespace of its own, over a pair of
 virtual interfaces, and its simulated device takes {BATCH_MS} ms for a batch. Client, gateway and worker share the cores, so that the client's own share of TLS counts, too.
 The last columns are processor time per request. The cipher is what rustls prefers on this machine, in user space; TLS of the kernel was not tried.
 

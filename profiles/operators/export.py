@@ -3,7 +3,7 @@
     .venv/bin/python profiles/operators/export.py --worker target/debug/packhorse-worker
 
 Each model is traced with random weights, since only shapes count, and `packhorse-worker inspect` reads the trace. The thesis' models are
-those of laboratory/gpu-check/python/models.py. Prints the size of the parameters beside the published one.
+those of lab/gpu-check/python/models.py. Prints the size of the parameters beside the published one.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "laboratory/gpu-check/python"))
+sys.path.insert(0, str(ROOT / "lab/gpu-check/python"))
 
 import architectures  # noqa: E402
 import models  # noqa: E402

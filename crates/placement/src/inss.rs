@@ -1,7 +1,7 @@
 //! `inss`: a trained network chooses the device and the compute share of every model, and a bisection its batch size.
 //!
 //! InSS calls this the two-layer scheduler TS. The first layer is the actor of a discrete soft actor-critic (SAC-D), which has been
-//! trained offline (`cargo xtask train inss`, `laboratory/training`); here it only computes, without randomness. The second layer is BDA
+//! trained offline (`cargo xtask train inss`, `lab/training`); here it only computes, without randomness. The second layer is BDA
 //! (`crates/placement/src/batch_step.rs`).
 //!
 //! 1. *Parts.* A model whose rate exceeds what a device carries ([`ModelTraits::capacity`]) becomes several equal parts.
@@ -15,7 +15,7 @@
 //! Source: "InSS: An Intelligent Scheduling Orchestrator for Multi-GPU Inference with Spatio-Temporal Sharing", section 5. Its trained network
 //! was not published; its code (code-InSS/InSS, TS/) was read for what the paper leaves out.
 //!
-//! Deviations of the problem; those of the training are named in `laboratory/training`:
+//! Deviations of the problem; those of the training are named in `lab/training`:
 //! - The paper trains a network for six known models on four known GPUs, and leaves what is constant there out of the state. This one decides for
 //!   any models, so that the observation also has what distinguishes them ([`ModelTraits`]); the published code adds the device of the model's last
 //!   placement instead. Parts, cells and groups, which lead other problems to the size of the network, are ours.

@@ -67,8 +67,8 @@ pub struct ExportError(#[from] toml::ser::Error);
 
 /// The beginning of an exported file.
 const HEAD: &str = "\
-# What a gateway plans with. `packhorse plan --scenario` makes the plan that the gateway would make of it, unless the gateway's time for a plan
-# ends before. `packhorse simulate` runs that plan.
+# What a gateway plans with. `packhorse-lab plan --scenario` makes the plan that the gateway would make of it, unless the gateway's time for a plan
+# ends before. `packhorse-lab simulate` runs that plan.
 
 ";
 

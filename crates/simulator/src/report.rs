@@ -1,4 +1,4 @@
-//! The reports of a plan and of a run, which `packhorse plan --json` and `packhorse simulate --json` print.
+//! The reports of a plan and of a run, which `packhorse plan --json` and `packhorse-lab simulate --json` print.
 
 use packhorse_cluster::{
     ComputeShare, DeviceId, DeviceIndex, DeviceKind, Discipline, Explanation, ModelId, ModelIndex,

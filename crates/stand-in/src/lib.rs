@@ -196,3 +196,11 @@ pub fn node(name: &str, devices: u32, replica: &str) -> Value {
         "devices": (0..devices).map(device).collect::<Vec<_>>(),
     })
 }
+
+/// The options of a policy as the gateway describes them.
+pub fn policy_options() -> Value {
+    json!({
+        "compute_metric": "mean", "objective": "goodput", "prefer_small_batch": true, "nexus_published": false,
+        "compute_shares": "never", "effort": 1, "batch_step": "own", "latency_model": "profile", "herd_greedy": false,
+    })
+}

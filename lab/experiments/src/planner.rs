@@ -21,7 +21,7 @@ const DEPEND_ON_CONDITIONS: [&str; 1] = ["goodput"];
 /// The policies that are compared on `published` alone: the pages of the thesis' figures have those that were there before.
 const ONLY_PUBLISHED: [&str; 1] = ["herd"];
 
-/// The budget of a policy for a plan during a run, in steps, as in `packhorse simulate --replan-every`.
+/// The budget of a policy for a plan during a run, in steps, as in `packhorse-lab simulate --replan-every`.
 pub(crate) const REPLAN_STEPS: u64 = 10_000_000;
 
 /// A source of plans: a policy with options, or a file.

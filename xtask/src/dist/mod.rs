@@ -245,10 +245,7 @@ fn stage_texts(folder: &Path) -> anyhow::Result<()> {
         succeed(Command::new(&program).arg("manual-pages").arg(&manual))?;
         for (shell, before, after) in COMPLETIONS {
             let place = folder.join(format!("{before}{command}{after}"));
-            write_output(
-                Command::new(&program).args(["completions", shell]),
-                &place,
-            )?;
+            write_output(Command::new(&program).args(["completions", shell]), &place)?;
         }
     }
     for service in SERVICES {

@@ -18,7 +18,7 @@ fn changes(gateway: &Gateway) -> [(Vec<String>, &'static str, &'static str, Valu
     });
     let spec = gateway.file("dog.json", spec.to_string());
     let policy = json!({
-        "policy": "exclusive", "discipline": "deadline", "policies": [], "disciplines": [], "options": crate::policy::options(),
+        "policy": "exclusive", "discipline": "deadline", "policies": [], "disciplines": [], "options": packhorse_stand_in::policy_options(),
     });
     let split = |command: &str| command.split(' ').map(ToOwned::to_owned).collect();
     let with = |mut view: Value| {

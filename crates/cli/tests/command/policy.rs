@@ -1,22 +1,15 @@
 //! `/v1/policy`.
 
-use serde_json::{Value, json};
+use serde_json::json;
 use wiremock::{ResponseTemplate, matchers::body_json};
 
-use packhorse_stand_in::{Gateway, admin};
-
-pub(crate) fn options() -> Value {
-    json!({
-        "compute_metric": "mean", "objective": "goodput", "prefer_small_batch": true, "nexus_published": false,
-        "compute_shares": "never", "effort": 1, "batch_step": "own", "latency_model": "profile", "herd_greedy": false,
-    })
-}
+use packhorse_stand_in::{Gateway, admin, policy_options};
 
 #[tokio::test]
 async fn the_policy_is_shown_and_set() {
     let gateway = Gateway::start(crate::PROGRAM).await;
     let view = json!({
-        "policy": "first-fit", "discipline": "deadline", "options": options(),
+        "policy": "first-fit", "discipline": "deadline", "options": policy_options(),
         "policies": [
             {"name": "exclusive", "summary": "one replica a device", "source": "baseline"},
             {"name": "first-fit", "summary": "packs", "source": "folklore"},
@@ -59,11 +52,11 @@ async fn the_policy_is_shown_and_set() {
 async fn options_are_set_together() {
     let gateway = Gateway::start(crate::PROGRAM).await;
     let view = json!({
-        "policy": "first-fit", "discipline": "deadline", "options": options(), "policies": [],
+        "policy": "first-fit", "discipline": "deadline", "options": policy_options(), "policies": [],
         "disciplines": [], "consequences": [],
     });
     admin("PUT", "/v1/policy")
-        .and(body_json(json!({"options": options()})))
+        .and(body_json(json!({"options": policy_options()})))
         .respond_with(ResponseTemplate::new(200).set_body_json(&view))
         .expect(1)
         .mount(&gateway.server)

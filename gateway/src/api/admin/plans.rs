@@ -104,7 +104,7 @@ pub(super) async fn current(
 }
 
 /// Returns what a plan would be made for now, as the TOML of a scenario: devices, models with their rates, profiles, the current plan, and what was
-/// learned. `packhorse plan --scenario` makes the same plan of it.
+/// learned. `packhorse-lab plan --scenario` makes the same plan of it.
 #[utoipa::path(
     get, path = "/v1/plan/scenario", tag = "plans", security(("admin" = [])),
     responses(

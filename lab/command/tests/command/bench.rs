@@ -151,7 +151,7 @@ async fn answered_refused_and_lost_requests_are_counted_apart() {
 async fn plan_and_discipline_are_those_of_the_live_cluster() {
     let (gateway, _) = gateway(SCENARIO).await;
     serves(&gateway, |_| answered()).await;
-    let options = crate::policy::options();
+    let options = packhorse_stand_in::policy_options();
     let policy =
         json!({"policy": "nexus", "discipline": "deadline", "options": options, "policies": []});
     gateway.answers("GET", "/v1/policy", 200, policy).await;

@@ -114,7 +114,7 @@ async fn the_recorded_kernels_of_a_profile_are_drawn_per_batch_size() {
     let show = ["profile", "plot", "m", "k.svg"];
     let svg = |more: &[&str]| {
         let ran = gateway.run(&[&show[..], more].concat());
-        assert!(ran.text().contains("MEDIAN MS"), "{ran:?}");
+        assert_eq!(ran.text(), "", "{ran:?}");
         fs::read_to_string(gateway.path("k.svg")).unwrap()
     };
     let both = svg(&[]);

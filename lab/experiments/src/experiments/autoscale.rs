@@ -88,7 +88,7 @@ fn describe(page: &mut Page, scenario: &Scenario, seeds: &[u64]) {
         "Twelve hours of the Azure Functions trace around midnight, as the load of twelve models, on {} to {} devices whose nodes take {} s to start. *As recorded*: `scenarios/azure/ramp-as-recorded.toml`, \
          on devices that take six times as long as the V100 of the thesis, for a sixth of the requests/s with six times the SLOs, so that the load is that of as many devices and the simulation is not too long. *Six times as fast*: `scenarios/azure/ramp.toml`, \
          on the V100, in two hours. Sources: `scenarios/azure/README.md`. The control plane is that of the gateway, with measured rates; nominal, dispatched by `deadline`. Seeds {seeds:?}. One of these runs: \
-         `packhorse simulate --scenario scenarios/azure/ramp-as-recorded.toml --replan --policy first-fit`.",
+         `packhorse-lab simulate --scenario scenarios/azure/ramp-as-recorded.toml --replan --policy first-fit`.",
         autoscale.min,
         autoscale.max,
         autoscale.node_start.as_secs()

@@ -145,12 +145,12 @@ impl Experiment for Prices {
             "What the five vision models of figure 6.1 cost per hour at 500 requests/s each, by their SLO: on the cheapest cluster of one kind of device, and of all kinds.\n\
              The scenario is `{SCENARIO}`, whose kinds have list prices; `goodput` says what a cluster serves.\n\
              The profiles of the V100 are measured.\n\
-             Those of the others are [estimated from operators](estimator.md) as `packhorse profile estimate` does, and the error on these kinds is not known: \
+             Those of the others are [estimated from operators](estimator.md) as `packhorse-lab profile estimate` does, and the error on these kinds is not known: \
              the figure shows how kinds and prices are weighed, and no truth about these devices.\n\
              One of its points, with the SLO of the file:"
         ));
         page.paragraph(&format!(
-            "    packhorse plan --scenario {SCENARIO} --min-cost"
+            "    packhorse-lab plan --scenario {SCENARIO} --min-cost"
         ));
         page.figure("cost", &figure(&cases, &all));
         page.heading("Clusters");

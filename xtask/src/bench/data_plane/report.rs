@@ -76,7 +76,7 @@ impl Results {
         self.write_stages(&mut page)?;
         self.write_large(&mut page)?;
         page += "\n## The generator\n\n\
-            `packhorse bench` against an HTTP server, each on a core of its own, as an open loop at 80 % of what the server did for 8 clients, with 602,112 bytes: the \
+            `packhorse-lab bench` against an HTTP server, each on a core of its own, as an open loop at 80 % of what the server did for 8 clients, with 602,112 bytes: the \
             delay from the time at which a request is due and one of 8 connections is free until the generator begins to send it. The last column has the wait for a \
             connection, too, which is long where the server does not keep up. With more connections the requests under way do not fit into the caches, and both get slower.\n\n\
             | arrivals | offered, requests/s | answered | p50 ms | p99 ms | max ms | p99 with the wait, ms |\n|---|--:|--:|--:|--:|--:|--:|\n";
@@ -156,7 +156,7 @@ fn introduction(seconds: f64, rounds: usize, load: &str, picture: &str) -> anyho
          (`--shared-memory-links off`) or shared memory, as it is on one host. The other tables, where they do not say it, are of the latter.\n\n\
          All are in `lab/ceilings` but the last two, which are built as they are released, with a profile of a run under load \
          ([what it brings](build.md#with-a-profile-of-a-run)); the others are release builds without one, and leave it to the system how much a connection may send at once. The servers are measured in turns within one run, \
-         by `packhorse bench` on the same cores, which sends bodies of 64 KiB and more from a file in memory, without copying them; the first turn is thrown away, and of the others the medians are shown. Clients, servers and whatever else the machine does share its cores: absolute \
+         by `packhorse-lab bench` on the same cores, which sends bodies of 64 KiB and more from a file in memory, without copying them; the first turn is thrown away, and of the others the medians are shown. Clients, servers and whatever else the machine does share its cores: absolute \
          numbers waver between runs, ratios less. When the run began, the machine's load average was {load}; what is above 0 is other work. CPU time is that of \
          the serving processes.{idle}\n\n\
          ![Requests per second over the plain two hops]({picture})\n",
