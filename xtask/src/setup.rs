@@ -23,11 +23,12 @@ const SOLVER: [&str; 4] = ["highsbox", "highspy", "libclang", "pkgconf"];
 const DISK_BYTES: u64 = 9_000_000_000;
 
 /// The packages that are compiled while PyTorch is unpacked.
-pub(crate) const WITHOUT_TORCH: [&str; 2] = ["packhorse-gateway", "packhorse-cli"];
-/// The packages of gateway, command line, agent and worker.
-pub(crate) const PROGRAMS: [&str; 3] = [
+pub(crate) const WITHOUT_TORCH: [&str; 3] = ["packhorse-gateway", "packhorse-cli", "packhorse-lab"];
+/// The packages of gateway, command line, laboratory, agent and worker.
+pub(crate) const PROGRAMS: [&str; 4] = [
     "packhorse-gateway",
     "packhorse-cli",
+    "packhorse-lab",
     "packhorse-worker-agent",
 ];
 

@@ -51,13 +51,6 @@ const COPIES: [(&str, &str); 6] = [
         "lib/sysusers.d/packhorse.conf",
     ),
 ];
-/// The packages that make them.
-const PACKAGES: [&str; 4] = [
-    "packhorse-gateway",
-    "packhorse-cli",
-    "packhorse-lab",
-    "packhorse-worker-agent",
-];
 /// The programs that write one manual page per command, and completions.
 const COMMANDS: [&str; 2] = ["packhorse", "packhorse-lab"];
 /// The shells, with what stands before and after the name of a program in the place of its completions.
@@ -257,7 +250,7 @@ fn stage_texts(folder: &Path) -> anyhow::Result<()> {
 
 /// Writes [`LICENCES`] and [`MATERIALS`] into a folder.
 pub(crate) fn stage_licences(folder: &Path) -> anyhow::Result<()> {
-    let dependencies = Dependencies::read(&PACKAGES, TARGET)?;
+    let dependencies = Dependencies::read(&setup::PROGRAMS, TARGET)?;
     write(&folder.join(LICENCES), &dependencies.licences()?)?;
     write(&folder.join(MATERIALS), &dependencies.bill_of_materials()?)
 }
