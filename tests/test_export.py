@@ -484,8 +484,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list((tmp_path / "models").iterdir()) == []
 
 
-def test_a_signal_to_the_command_leaves_nothing(tmp_path: Path):
-    (tmp_path / "slow.py").write_text("""
+# A model whose first answer takes longer than any test.
+SLOW = """
 import time, torch
 
 class Slow(torch.nn.Module):
@@ -494,12 +494,56 @@ class Slow(torch.nn.Module):
 
 def slow():
     return Slow(), torch.randn(2, 3)
-""")
+"""
+
+
+def test_a_signal_to_the_command_leaves_nothing(tmp_path: Path):
+    (tmp_path / "slow.py").write_text(SLOW)
     running = command(f"{tmp_path}/slow.py:slow", tmp_path / "models/m")
     wait_until(lambda: any((tmp_path / "models").glob(".m.*")), "the command to begin", limit=60)
     running.send_signal(signal.SIGTERM)
     assert running.wait(30) == 128 + signal.SIGTERM, running.stdout.read()
     assert list((tmp_path / "models").iterdir()) == []
+
+
+def test_what_a_killed_process_left_goes_with_the_next_export(tmp_path: Path):
+    (tmp_path / "slow.py").write_text(SLOW)
+    models = tmp_path / "models"
+    others = [models / ".m.training", models / ".mm.export-abcdefgh"]
+    for other in others:
+        other.mkdir(parents=True)
+    killed, living = (command(f"{tmp_path}/slow.py:slow", models / "m") for _ in range(2))
+    begun = lambda: set(models.glob(".m.export-*"))
+    wait_until(lambda: len(begun()) == 2, "both to begin", limit=60)
+    killed.kill()
+    killed.wait(30)
+    packhorse.export(nn.Linear(3, 4), X, models / "m")
+    assert len(begun()) == 1 and all(other.is_dir() for other in others)
+    living.send_signal(signal.SIGTERM)
+    living.wait(30)
+    assert set(models.iterdir()) == {models / "m", *others}
+
+
+def test_arrays_of_numpy_are_examples(tmp_path: Path):
+    array = X.numpy()
+    exported = packhorse.export(nn.Linear(3, 4), array, tmp_path / "linear")
+    assert exported.registration["inputs"][0]["datatype"] == "FP32"
+    assert packhorse.export(Gram(), {"x": array}, tmp_path / "gram", outputs=["twice"]).registration["inputs"][0]["name"] == "x"
+
+
+def test_a_file_may_be_called_like_a_module_of_python(tmp_path: Path):
+    (tmp_path / "json.py").write_text("import torch\n\ndef make():\n    return torch.nn.Linear(3, 4), torch.randn(2, 3)\n")
+    before = sys.modules["json"]
+    assert export_command.main([f"{tmp_path}/json.py:make", str(tmp_path / "models/m")]) == 0
+    assert sys.modules["json"] is before
+
+
+@pytest.mark.parametrize("shape", ["a", "3,224", "3,-1,224", "3,224,224,"])
+def test_the_shape_of_an_image_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture, shape: str):
+    with pytest.raises(SystemExit) as ended:
+        export_command.main(["timm:resnet18", str(tmp_path / "m"), "--shape", shape])
+    assert ended.value.code == 2
+    assert f"--shape: '{shape}': expected 3,HEIGHT,WIDTH" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +35,17 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(inner, f"{name}_{key}" if name else str(key))
 
 
+def with_tensors(value: Any) -> Any:
+    """The value with tensors in place of NumPy's arrays."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, Mapping):
+        return {key: with_tensors(inner) for key, inner in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(with_tensors(inner) for inner in value)
+    return value
+
+
 def refill(value: Any, tensors: Iterator[Tensor]) -> Any:
     """The value with other tensors in place of its own, in the order of `leaves`."""
     if isinstance(value, Tensor):
@@ -52,6 +64,7 @@ class Call:
 
     def __init__(self, model: nn.Module, example_inputs: Tensor | Sequence | Mapping):
         signature = inspect.signature(model.forward)
+        example_inputs = with_tensors(example_inputs)
         try:
             match example_inputs:
                 case Tensor():

@@ -1,6 +1,9 @@
 """A folder that is there whole or not at all, and the error of whoever makes it."""
 
 import contextlib
+import fcntl
+import glob
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,15 +18,20 @@ class ExportError(ValueError):
 def new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     """Gives a folder to fill, which takes its place when it is full.
 
-    It is a hidden sibling meanwhile, which no reader of a model repository takes for a model, and is gone if anything fails.
+    It is a hidden sibling meanwhile, which no reader of a model repository takes for a model, and is gone if anything fails. What a killed process left
+    goes with the next one for the same folder.
     """
     check_absent(folder, overwrite)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        remove_abandoned(folder)
+        made = Path(tempfile.mkdtemp(prefix=prefix_of(folder), dir=folder.parent))
+        lock = os.open(made, os.O_RDONLY)
     except OSError as e:
         raise ExportError(f"cannot write into {folder.parent}: {e.strerror}") from e
     try:
+        # Tells others that this process lives.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         made.chmod(0o755)
         yield made
         check_absent(folder, overwrite)
@@ -41,6 +49,30 @@ def new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
         raise ExportError(f"cannot write {folder}: {e}") from e
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        os.close(lock)
+
+
+def prefix_of(folder: Path) -> str:
+    """The beginning of the names that a folder has until it is full."""
+    return f".{folder.name}.export-"
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Removes the siblings of processes that were killed before their folder was full. One that was to be replaced stays if nothing replaced it."""
+    for found in folder.parent.glob(f"{glob.escape(prefix_of(folder))}*"):
+        if found.suffix == ".old" and not folder.exists():
+            continue
+        try:
+            lock = os.open(found, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(found, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(lock)
 
 
 def check_absent(folder: Path, overwrite: bool) -> None:

@@ -93,12 +93,14 @@ def of_torchvision(name: str, weights: str, shape: Sequence[int] | None) -> Sour
 def of_function(file: str, name: str) -> Source:
     """What a function of a file returns: a module and its example inputs, and options of `export` if any."""
     path = Path(file)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    # A name that no module has: a file may be called like one of Python.
+    own = f"packhorse_source_{path.stem}"
+    spec = importlib.util.spec_from_file_location(own, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise ExportError(f"SOURCE: there is no file {file}")
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.absolute()))
-    sys.modules[path.stem] = module
+    sys.modules[own] = module
     spec.loader.exec_module(module)
     if not callable(getattr(module, name, None)):
         raise ExportError(f"SOURCE: {file} has no function {name}")

@@ -53,10 +53,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--outputs", type=lambda text: text.split(","), metavar="NAME,…", help="the outputs to keep (default: all)")
     made.add_argument("--compile", action="store_true", help="make an AOTInductor package, which takes half a minute, in place of TorchScript")
     made.add_argument("--weights", default="pretrained", help="of timm and torchvision: pretrained (default), random, or a file with a state_dict")
-    made.add_argument("--shape", type=lambda text: [int(size) for size in text.split(",")], metavar="3,H,W", help="of timm and torchvision: the image's")
+    made.add_argument("--shape", type=image_shape, metavar="3,H,W", help="of timm and torchvision: the image's")
     made.add_argument("--encoder", action="store_true", help="of a Hugging Face folder: the encoder without its decoder")
     made.add_argument("--overwrite", action="store_true", help="replace the folder if it exists")
     return made
+
+
+def image_shape(text: str) -> list[int]:
+    """The channels, the height and the width of an image."""
+    sizes = text.split(",")
+    if len(sizes) not in (3, 4) or not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected 3,HEIGHT,WIDTH, such as 3,224,224, or 3,FRAMES,HEIGHT,WIDTH")
+    return [int(size) for size in sizes]
 
 
 def by_name(given: Sequence[str]) -> dict[str, dict[int, tuple[int, int] | None]]:

@@ -10,7 +10,6 @@ use crate::api::error::{ApiError, Query};
 
 /// The entries to list.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListedEntries {
     /// The number of an entry: those before it are listed; the newest if absent.

@@ -9,7 +9,6 @@ use crate::{api::ApiError, controller::Controller};
 
 /// The choice between a change and its dry run.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Rehearsed {
     /// True to check the change and answer its consequences, without making it.

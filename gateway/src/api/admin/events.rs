@@ -41,7 +41,6 @@ const KEEP_ALIVE_AFTER: Duration = Duration::from_secs(15);
 
 /// The events to return.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhichEvents {
     /// The last event that the client has read: the stream continues after it, without a snapshot, as long as all later events are
@@ -134,7 +133,6 @@ pub(super) async fn findings(State(admin): State<Admin>) -> Json<Vec<Finding>> {
 
 /// The incidents to list.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhichIncidents {
     /// Only those that were not over before this time, in milliseconds since 1970; a negative number counts from now.

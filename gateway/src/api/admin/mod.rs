@@ -17,6 +17,7 @@ mod node_tokens;
 mod nodes;
 mod plans;
 mod profiles;
+mod query_parameters;
 mod repository;
 mod requests;
 mod sessions;
@@ -55,6 +56,7 @@ use utoipa_axum::{
 };
 use utoipa_swagger_ui::SwaggerUi;
 
+use self::query_parameters::KnownParameters;
 use super::{
     ApiError,
     body::BodyLimits,
@@ -178,10 +180,18 @@ pub fn router(admin: Admin, inference: utoipa::openapi::OpenApi) -> Router {
     let body_timeout = admin.body_timeout;
     let web = admin.web.clone();
     let admin_memory = MemoryBudget::new(ADMIN_MEMORY);
-    let guarded = admin_routes(&admin_memory).route_layer(middleware::from_fn_with_state(
-        credentials.clone(),
-        auth::admin_only,
-    ));
+    let guarded = admin_routes(&admin_memory);
+    let known = KnownParameters::new(guarded.get_openapi());
+    // Layers that are added later see a request first: who may not ask learns nothing else.
+    let guarded = guarded
+        .route_layer(middleware::from_fn_with_state(
+            known,
+            query_parameters::known_only,
+        ))
+        .route_layer(middleware::from_fn_with_state(
+            credentials.clone(),
+            auth::admin_only,
+        ));
     let guarded = guarded.route_layer(Extension(BodyLimits {
         bytes: JSON_LIMIT,
         time: BODY_TIME,

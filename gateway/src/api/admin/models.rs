@@ -34,7 +34,6 @@ use crate::{
 
 /// The version of a model.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct WhichVersion {
     /// The version of the model.
@@ -44,7 +43,6 @@ pub(super) struct WhichVersion {
 
 /// The version of a model to change, and the choice between the change and its dry run.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ChangedVersion {
     /// The version of the model.
@@ -57,7 +55,6 @@ pub(super) struct ChangedVersion {
 
 /// The treatment of a registered version of the same name and version, and the choice between the registration and its dry run.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct RegistrationMode {
     /// True to replace a registered version of the same name and version with its profiles. If the registration is refused, that one

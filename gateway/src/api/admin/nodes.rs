@@ -17,7 +17,6 @@ use crate::api::error::{ApiError, Path, Query};
 
 /// The time that a drain is given, and the choice between the drain and its dry run.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Drain {
     /// The time in seconds after which models that have no place elsewhere lose their replicas on the node, 0 to 86400. Without it

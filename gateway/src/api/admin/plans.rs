@@ -32,7 +32,6 @@ use crate::{
 
 /// The stored plans to list.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PlanRange {
     /// Lists only plans with a smaller generation.
@@ -53,7 +52,6 @@ impl PlanRange {
 
 /// The time window of goodput.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct Window {
     /// The length of the window that ends now, in seconds; 1 to 300.
@@ -70,7 +68,6 @@ impl Window {
 
 /// The parts of the current plan to return.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PlanParts {
     /// True to explain what limits each model that is not fully served, and what would serve it. The explanation may take as long

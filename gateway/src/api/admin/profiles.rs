@@ -20,7 +20,6 @@ use crate::api::{
 
 /// The model whose profiles to return.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ProfileFilter {
     /// Returns only the profiles of this model, in all its versions.
@@ -58,7 +57,6 @@ pub(super) async fn export(
 
 /// The model whose kernels to return.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct KernelFilter {
     /// The model, in all its versions.
@@ -68,7 +66,6 @@ pub(super) struct KernelFilter {
 
 /// The model whose batch times to return.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct LearnedFilter {
     /// The model, in all its versions.
@@ -150,7 +147,6 @@ fn text(csv: &[u8]) -> Result<&str, ApiError> {
 
 /// The key of a table of pairs.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct PairTableKey {
     /// The kind of device that the pairs were measured on.

@@ -45,7 +45,6 @@ pub(crate) const MAX_TRACES: usize = 2;
 
 /// The requests to list.
 #[derive(Clone, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListedRequests {
     /// The way in which the requests ended: `missed` for all that missed their SLO, or one of `answered`, `late`, `refused`, `expired`,
@@ -83,7 +82,6 @@ impl ListedRequests {
 
 /// The time window of a trace.
 #[derive(Clone, Copy, Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct TracedTime {
     /// The begin, in milliseconds since 1970; a negative number counts from now. 10 s before the end if absent.

@@ -353,3 +353,38 @@ async fn every_route_for_clients_answers_every_key_as_the_table_says() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+#[tokio::test]
+async fn a_parameter_that_a_route_does_not_take_is_refused_by_its_name() {
+    let gateway = Gateway::start().await;
+    let admin = bearer(&gateway.token("admin-token"));
+    let listener = gateway.app.admin_address();
+    // Agents of other versions may send more.
+    let is_checked = |path: &str| {
+        !["/v1/agents", "/v1/session", "/v1/artifacts/"]
+            .iter()
+            .any(|of| path.starts_with(of))
+    };
+    let routes = documented(&gateway, &["/v1/"]).await;
+    let mut checked = 0;
+    for (path, method) in routes.into_iter().filter(|(path, _)| is_checked(path)) {
+        let route = format!("{method} {path}");
+        let url = format!("http://{listener}{}?slo_mss=1", concrete(&path, "node"));
+        assert_eq!(
+            send(&url, &method, &Vec::new()).await.status(),
+            401,
+            "{route}"
+        );
+        let answer = send(&url, &method, &admin).await;
+        assert_eq!(answer.status(), 400, "{route}");
+        let error = answer.json::<Value>().await.unwrap();
+        let error = error["error"].as_str().unwrap().to_owned();
+        let expected = format!("query: there is no parameter `slo_mss`: {route} takes ");
+        assert!(error.starts_with(&expected), "{error}");
+        checked += 1;
+    }
+    assert!(checked > 30, "{checked}");
+    let known = gateway.get("/v1/events?limit=1&sinc=1").await;
+    let text = known.ok(400)["error"].to_string();
+    assert!(text.contains("`sinc`") && text.contains("limit"), "{text}");
+}
