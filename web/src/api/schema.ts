@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 73e483356bfa90eeab84f5d7b69e2aa5fe84269006ed3a00f60bfd30f40acb59) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 8f4dcdd5b0913a10119be702efc0f13cf547a7a6b99933207c642435339721da) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
