@@ -17,7 +17,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 10] = [
     Target {
         name: "http_json",
         run: targets::http::json,
@@ -41,6 +41,14 @@ pub const TARGETS: [Target; 8] = [
     Target {
         name: "scenario_toml",
         run: targets::files::scenario_toml,
+    },
+    Target {
+        name: "artifact",
+        run: targets::artifact::file,
+    },
+    Target {
+        name: "triton_config",
+        run: targets::files::triton_config,
     },
     Target {
         name: "agent_status",

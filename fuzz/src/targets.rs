@@ -1,6 +1,7 @@
 //! The targets, by what they read.
 
 pub(crate) mod agent;
+pub(crate) mod artifact;
 pub(crate) mod files;
 pub(crate) mod http;
 pub(crate) mod wire;

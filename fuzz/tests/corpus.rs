@@ -59,6 +59,8 @@ targets!(
     wire_handshake,
     profile_csv,
     scenario_toml,
+    artifact,
+    triton_config,
     agent_status,
     agent_lease
 );

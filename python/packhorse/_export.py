@@ -31,6 +31,8 @@ MAX_SLO_MS = 60_000
 REQUEST_ELEMENTS = 1 << 18
 # The most tensors on each side.
 MAX_TENSORS = 64
+# The name of the registration in an artifact.
+EMBEDDED = "packhorse.json"
 ONE_AT_A_TIME = threading.Lock()
 
 
@@ -96,12 +98,8 @@ def export(
         if max_batch_size > 1:
             comparison.check_batch()
             comparison.check_rows()
-        version = made / "1"
-        version.mkdir()
-        artifact = version / ("model.pt2" if compile else "model.pt")
         if not compile:
             signature.check_numbers()
-        comparison.check_artifact(compiled(signature, artifact) if compile else traced(flat, tensors, artifact))
         inputs, notes = signature.input_specs(usual_sizes), signature.notes
         if pad:
             if problem := comparison.unpaddable(pad):
@@ -118,6 +116,12 @@ def export(
             "outputs": comparison.output_specs(),
         }
         check_limits(registration)
+        version = made / "1"
+        version.mkdir()
+        artifact = version / ("model.pt2" if compile else "model.pt")
+        # The artifact alone tells its registration, too.
+        told = json.dumps(registration)
+        comparison.check_artifact(compiled(signature, artifact, told) if compile else traced(flat, tensors, artifact, told))
         (made / "model.json").write_text(lines(registration))
         write_request(made, flat, signature, names)
         if labels:
@@ -130,7 +134,7 @@ def export(
 
 def check_arguments(model: nn.Module, folder: Path, slo_ms: float, max_batch_size: int, pad: Mapping | None) -> None:
     if isinstance(model, torch.jit.ScriptModule):
-        raise ExportError("model: it is TorchScript already: save it as NAME/1/model.pt, and write NAME/model.json by hand")
+        raise ExportError("model: it is TorchScript already: save it, and register its file with packhorse model register")
     if not isinstance(model, nn.Module):
         raise ExportError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", folder.name):
@@ -208,23 +212,24 @@ def as_it_is_served(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer.copy_(content)
 
 
-def traced(flat: Flat, tensors: Sequence[Tensor], file: Path) -> Run:
-    """Saves a trace; what runs the file."""
+def traced(flat: Flat, tensors: Sequence[Tensor], file: Path, registration: str) -> Run:
+    """Saves a trace with its registration in it; what runs the file."""
     try:
         program = torch.jit.trace(flat, tuple(copied(tensors)), check_trace=False, strict=False)
     except Exception as e:
         raise ExportError(f"the model cannot be traced: {e}; try an AOTInductor package (compile=True, --compile)") from e
     # PyTorch ends the process if it cannot write a file itself.
     content = io.BytesIO()
-    torch.jit.save(program, content)
+    torch.jit.save(program, content, _extra_files={EMBEDDED: registration})
     file.write_bytes(content.getbuffer())
     return torch.jit.load(str(file))
 
 
-def compiled(signature: Signature, file: Path) -> Run:
-    """Compiles an AOTInductor package; what runs the file."""
+def compiled(signature: Signature, file: Path, registration: str) -> Run:
+    """Compiles an AOTInductor package with its registration in it; what runs the file."""
     try:
-        torch._inductor.aoti_compile_and_package(signature.program, package_path=str(file))
+        metadata = {"aot_inductor.metadata": {EMBEDDED.removesuffix(".json"): registration}}
+        torch._inductor.aoti_compile_and_package(signature.program, package_path=str(file), inductor_configs=metadata)
     except Exception as e:
         raise ExportError(f"the model cannot be compiled: {e}; leave out compile=True (--compile) for TorchScript") from e
     return torch._inductor.aoti_load_package(str(file))

@@ -9,7 +9,7 @@ use std::{
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 32] = [
+const ARROWS: [(&str, &[&str]); 34] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -20,8 +20,10 @@ const ARROWS: [(&str, &[&str]); 32] = [
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),
     ("trace", &["cluster"]),
+    ("triton", &[]),
     ("wire", &["cluster"]),
     ("api", &["cluster"]),
+    ("artifact", &["cluster"]),
     ("service", &[]),
     ("tls", &[]),
     ("scenario", &["cluster", "control"]),
@@ -79,6 +81,8 @@ const ARROWS: [(&str, &[&str]); 32] = [
             "client",
             "service",
             "terminal",
+            "artifact",
+            "triton",
         ],
     ),
     ("stand-in", &[]),
@@ -124,6 +128,7 @@ const ARROWS: [(&str, &[&str]); 32] = [
     (
         "worker-agent",
         &[
+            "artifact",
             "cluster",
             "contention",
             "estimator",
@@ -138,7 +143,18 @@ const ARROWS: [(&str, &[&str]); 32] = [
             "torch-sys",
         ],
     ),
-    ("fuzz", &["cluster", "protocol", "wire", "api", "simulator"]),
+    (
+        "fuzz",
+        &[
+            "artifact",
+            "cluster",
+            "protocol",
+            "wire",
+            "api",
+            "simulator",
+            "triton",
+        ],
+    ),
     // Of worker-agent only the library, which knows no libtorch.
     (
         "gpu-check",
@@ -162,7 +178,8 @@ const TESTS: [(&str, &[&str]); 7] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 17] = [
+const PURE: [&str; 19] = [
+    "artifact",
     "cluster",
     "contention",
     "placement",
@@ -175,6 +192,7 @@ const PURE: [&str; 17] = [
     "reconcile",
     "scenario",
     "trace",
+    "triton",
     "wire",
     "api",
     "virtual",

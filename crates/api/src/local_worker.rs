@@ -1,10 +1,10 @@
 //! The messages between the CLI and a worker that it starts on its own machine, without an agent and a gateway, to measure by
 //! hand: the task as a file, then commands on the worker's standard input and replies on its standard output, one JSON value per
-//! line.
+//! line. A trial, which finds what a program answers, is a task and one reply.
 
 use std::path::PathBuf;
 
-use packhorse_cluster::{ComputeShare, Program};
+use packhorse_cluster::{ComputeShare, Datatype, Dim, Program, TensorSpec};
 use serde::{Deserialize, Serialize};
 
 /// The task of `packhorse-worker measure --task FILE`. The worker loads the program, warms up and replies [`MeasureReply::Ready`].
@@ -67,4 +67,41 @@ pub enum MeasureReply {
         /// The reason as text for people.
         reason: String,
     },
+}
+
+/// The task of `packhorse-worker trial --task FILE`: the worker loads the program, runs it on random inputs and replies.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrialTask {
+    /// The program's file.
+    pub artifact: PathBuf,
+    /// The largest number of rows in a batch; 0 tries the program without a batch dimension.
+    pub max_batch_size: u32,
+    /// The input tensors, in the order of the program's arguments.
+    pub inputs: Vec<TensorSpec>,
+}
+
+/// The reply to a trial.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "did", rename_all = "snake_case")]
+pub enum TrialReply {
+    /// The program has answered.
+    Ran {
+        /// The output tensors, in the order of the program's results.
+        outputs: Vec<TriedOutput>,
+    },
+    /// The program cannot be run with these inputs, or its rows are not those of a batch.
+    Failed {
+        /// The reason as text for people.
+        reason: String,
+    },
+}
+
+/// An output of a program that was tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriedOutput {
+    /// The datatype.
+    pub datatype: Datatype,
+    /// The dimensions, -1 for the batch and for those that vary with the inputs.
+    pub shape: Vec<Dim>,
 }

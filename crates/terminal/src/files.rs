@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, Read as _},
     os::unix::fs::OpenOptionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
@@ -20,9 +20,13 @@ pub fn read_file(path: &Path) -> anyhow::Result<Vec<u8>> {
     read_within(FILE_LIMIT, path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Reads a regular file of this size at most. Anything else under its name is refused without waiting for it: a named pipe has to have a
-/// writer even to be opened.
+/// Reads a regular file of this size at most.
 pub fn read_regular_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    read_to_limit(limit, open_regular_file(path)?)
+}
+
+/// Opens a regular file. Anything else under its name is refused without waiting for it: a named pipe has to have a writer even to be opened.
+pub fn open_regular_file(path: &Path) -> io::Result<fs::File> {
     let file = fs::File::options()
         .read(true)
         .custom_flags(OFlag::O_NONBLOCK.bits())
@@ -31,7 +35,7 @@ pub fn read_regular_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         let problem = "it is not a regular file";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
     }
-    read_to_limit(limit, file)
+    Ok(file)
 }
 
 /// Reads a text file; the error names it.
@@ -67,4 +71,18 @@ fn read_to_limit(limit: u64, file: fs::File) -> io::Result<Vec<u8>> {
 /// Writes a file; the error names it.
 pub fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Returns the folders in a folder that are not hidden, by name.
+pub fn folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default();
+        if path.is_dir() && !name.as_encoded_bytes().starts_with(b".") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }

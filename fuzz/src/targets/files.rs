@@ -24,3 +24,22 @@ pub(crate) fn scenario_toml(input: &[u8]) {
     let mut load = |_: &str| Ok(file.to_owned());
     let _ = Scenario::parse(scenario, &mut load);
 }
+
+/// A configuration of Triton: what is read is a registration but for name, version and file.
+pub(crate) fn triton_config(input: &[u8]) {
+    let Ok(text) = str::from_utf8(input) else {
+        return;
+    };
+    let Ok(model) = packhorse_triton::read(text, "m") else {
+        return;
+    };
+    for side in ["inputs", "outputs"] {
+        let tensors = model.registration[side].as_array().expect("a list");
+        assert!(!tensors.is_empty());
+        let has_batch = model.registration["max_batch_size"] != 0;
+        for tensor in tensors {
+            let shape = tensor["shape"].as_array().expect("a list");
+            assert!(!has_batch || shape[0] == -1, "{text}");
+        }
+    }
+}

@@ -34,6 +34,7 @@ mod semaphore;
 mod serve;
 mod shared_memory;
 mod status_reporter;
+mod trial;
 
 use std::{panic, path::PathBuf, process};
 
@@ -71,6 +72,8 @@ enum Command {
     Operators(ResultOptions),
     /// Run batches of a program by JSON commands on standard input, one per line, with replies on standard output
     Measure(MeasureOptions),
+    /// Run a program of which only the inputs are known, and print its outputs as JSON
+    Trial(TrialOptions),
 }
 
 #[derive(Args)]
@@ -103,6 +106,13 @@ struct MeasureOptions {
     /// The environment is already that of a worker
     #[arg(long, hide = true)]
     prepared: bool,
+}
+
+#[derive(Args)]
+struct TrialOptions {
+    /// File with the task as JSON; temporary files are written to its folder, and no others
+    #[arg(long)]
+    task: PathBuf,
 }
 
 fn main() {
@@ -161,6 +171,7 @@ fn main() {
         Command::Inspect(options) => inspect::inspect(&options),
         Command::Operators(options) => options.run(inspect::report, inspect::report_reused),
         Command::Measure(options) => measure::measure(&options.task, options.prepared),
+        Command::Trial(options) => trial::trial(&options.task),
     };
     executor::exit_now(code);
 }

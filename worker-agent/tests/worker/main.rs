@@ -38,4 +38,6 @@ mod simulated;
 #[cfg(feature = "torch")]
 mod torch;
 #[cfg(feature = "torch")]
+mod trial;
+#[cfg(feature = "torch")]
 mod turns;

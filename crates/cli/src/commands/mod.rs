@@ -9,6 +9,7 @@ mod dashboard;
 mod doctor;
 mod events;
 mod export;
+mod import;
 mod infer;
 mod keys;
 mod model;
@@ -21,6 +22,7 @@ mod serve;
 mod setup;
 mod status;
 mod top;
+mod triton_folder;
 
 pub(crate) use self::{consent::NotAgreed, serve::ServiceEnded};
 
@@ -34,6 +36,8 @@ pub(crate) enum Command {
     Serve(Box<serve::ServeArgs>),
     /// Write a PyTorch model as a folder of a model repository
     Export(export::ExportArgs),
+    /// Write the models of a repository of Triton as folders of a model repository
+    Import(import::ImportArgs),
     /// Download libtorch for the workers of this machine
     Setup(setup::SetupArgs),
     /// Register, list, change and remove models
@@ -95,6 +99,7 @@ impl Command {
         match self {
             Self::Serve(args) => args.run(context).await,
             Self::Export(_) => export::say_where_it_is(),
+            Self::Import(args) => args.run(context),
             Self::Model(command) => command.run(context).await,
             Self::Infer(args) => args.run(context).await,
             Self::Keys(command) => command.run(context).await,

@@ -13,8 +13,7 @@ use axum::{
 };
 use utoipa::openapi::{OpenApi, RefOr, path::ParameterIn};
 
-use super::ApiError;
-use crate::printable::printable;
+use crate::{api::error::ApiError, printable::printable};
 
 /// The names of the parameters that each route takes, by its method and path.
 #[derive(Clone, Debug)]

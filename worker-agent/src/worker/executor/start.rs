@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::{sync::Arc, time::Duration};
 
+use packhorse_api::local_worker::TriedOutput;
 use packhorse_cluster::Profile;
 use packhorse_estimator::OperatorGraph;
 use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
@@ -19,6 +20,10 @@ use super::{
 
 /// The time limit for loading and warming up a program. A program that takes longer never gets ready.
 pub(crate) const LOAD_LIMIT: Duration = Duration::from_mins(5);
+
+/// The rows of the batch with which a program of unknown outputs is tried.
+#[cfg(feature = "torch")]
+const TRIED_ROWS: u32 = 3;
 
 /// Loads the program and warms up for all batch sizes up to `batch_size`, or up to the largest that fits into memory. Must be called on
 /// the thread that will compute the batches, because libtorch keeps threads and settings per thread.
@@ -156,6 +161,29 @@ pub(crate) fn inspect(execution: &Execution) -> Result<OperatorGraph, String> {
         #[cfg(not(feature = "torch"))]
         ExecutorChoice::Torch { .. } => Err("this worker was built without libtorch".to_owned()),
         ExecutorChoice::Simulated { .. } => Err("a simulated program has no operators".to_owned()),
+    }
+}
+
+/// Runs a program of which only the inputs are known on random ones, and returns its outputs.
+///
+/// # Errors
+/// The reason why it cannot be run, or why its rows are not those of a batch, as text for people.
+pub(crate) fn try_outputs(execution: &Execution) -> Result<Vec<TriedOutput>, String> {
+    match &execution.executor {
+        #[cfg(feature = "torch")]
+        ExecutorChoice::Torch {
+            artifact,
+            cuda_device,
+        } => torch::try_outputs(&torch_options(
+            execution,
+            artifact,
+            *cuda_device,
+            execution.program.rows_limit().min(TRIED_ROWS),
+            WarmUpSizes::PowersOfTwo,
+        )),
+        #[cfg(not(feature = "torch"))]
+        ExecutorChoice::Torch { .. } => Err("this worker was built without libtorch".to_owned()),
+        ExecutorChoice::Simulated { .. } => Err("a simulated program has no outputs".to_owned()),
     }
 }
 

@@ -1,7 +1,12 @@
 //! `packhorse model`: lists, shows, changes and removes registered models.
 
+pub(super) mod describe;
+pub(super) mod draft;
 mod example;
+mod init;
 pub(super) mod register;
+pub(super) mod signature;
+mod trial;
 
 use std::collections::BTreeMap;
 
@@ -12,7 +17,7 @@ use packhorse_cluster::{
 };
 use packhorse_terminal::{context::Context, output};
 
-use self::register::RegisterArgs;
+use self::{init::InitArgs, register::RegisterArgs};
 use super::{
     arguments::{parse_percent, parse_rate},
     consent::ConsentArgs,
@@ -22,13 +27,17 @@ use crate::view;
 #[derive(clap::Subcommand)]
 #[command(after_help = "\
 Examples:
+  packhorse model register minilm.pt --slo-ms 200 --wait
+  packhorse model init minilm.pt -o minilm.json
   packhorse model register minilm.json --artifact minilm.pt --wait
   packhorse model list
   packhorse model update minilm --rate-rps 80
   packhorse model split minilm 1=90 2=10")]
 pub(crate) enum ModelCommand {
     /// Upload a model and register it
-    Register(RegisterArgs),
+    Register(Box<RegisterArgs>),
+    /// Write the registration of a model's file, as far as the file tells it
+    Init(Box<InitArgs>),
     /// List all models with their state
     #[command(
         visible_alias = "ls",
@@ -280,6 +289,7 @@ impl ModelCommand {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
         match self {
             Self::Register(args) => args.run(context).await,
+            Self::Init(args) => args.run(context).await,
             Self::List => list(context).await,
             Self::Show(model) => {
                 let view = context.admin()?.model(&model.name, model.version).await?;

@@ -1,18 +1,31 @@
 //! `packhorse model register`: uploads a model, registers it, and waits until it is ready.
 
 use std::{
+    io::Read as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{Changed, ModelRegistration, ModelState, ModelView};
+use packhorse_artifact::{FileKind, ReadError};
 use packhorse_client::{AdminClient, ArtifactFile};
-use packhorse_cluster::{MinReplicas, ModelName, Percent, Priority, RateMode, RequestsPerSecond};
-use packhorse_terminal::{context::Context, files::read_file, output};
+use packhorse_cluster::{
+    MinReplicas, ModelName, ModelVersion, Percent, Priority, RateMode, RequestsPerSecond,
+};
+use packhorse_terminal::{
+    context::Context,
+    files::{open_regular_file, read_file},
+    output,
+};
 use serde_json::{Map, Value};
 
-use super::example::add_example;
+use super::{
+    describe::{describe, init_command, name_of, number, read_artifact},
+    draft::{UNKNOWN, first_unknown},
+    example::add_example,
+    signature::SignatureArgs,
+};
 use crate::{
     commands::{
         arguments::{parse_percent, parse_rate},
@@ -29,21 +42,33 @@ const MAX_UNPLACED_POLLS: u32 = 12;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-SPEC.json is the body of POST /v1/models:
+FILE is a TorchScript file or an AOTInductor package: its signature is read from it, and its outputs are found by running it once, in a worker of
+this machine that can read and write nothing else where the kernel has Landlock (--no-trial forbids that). Where it does not tell all, the command says what is missing and how
+to say it. Else FILE is SPEC.json, the body of POST /v1/models:
   {\"name\": \"minilm\", \"max_batch_size\": 16, \"slo_ms\": 200, \"rate_rps\": 50,
    \"inputs\": [{\"name\": \"input_ids\", \"datatype\": \"INT64\", \"shape\": [-1, -1]}],
    \"outputs\": [{\"name\": \"embedding\", \"datatype\": \"FP32\", \"shape\": [-1, 384]}]}
 If max_batch_size is above 0, shapes begin with the batch dimension, -1.
 
 Examples:
+  packhorse model register minilm.pt --slo-ms 200 --wait
+  packhorse model register scripted.pt --slo-ms 200 --input 'image=FP32[-1,3,224,224]'
   packhorse model register minilm.json --artifact minilm.pt --wait
   packhorse model register minilm.json --artifact minilm.pt --slo-ms 150 --rate-rps 80
   packhorse model register minilm.json --artifact minilm.pt --example request.json
   packhorse model register minilm.json --artifact minilm.pt --family sentences --accuracy 78.9")]
 pub(crate) struct RegisterArgs {
-    /// JSON file with the model's name, signature and SLO
-    #[arg(value_name = "SPEC.json")]
+    /// Model's file, or a JSON file with the model's name, signature and SLO
+    #[arg(value_name = "FILE|SPEC.json")]
     spec: PathBuf,
+    /// Name of the model; replaces that of SPEC.json [default: that of the file, or of the model's folder in a model repository]
+    #[arg(long, value_name = "NAME")]
+    name: Option<ModelName>,
+    /// Version of the model; replaces that of SPEC.json [default: 1]
+    #[arg(long, value_name = "N")]
+    version: Option<ModelVersion>,
+    #[command(flatten)]
+    signature: SignatureArgs,
     /// TorchScript or `.pt2` file to upload; without it SPEC.json names an uploaded artifact or a file on the gateway's machine
     #[arg(long, value_name = "FILE")]
     artifact: Option<PathBuf>,
@@ -86,10 +111,33 @@ pub(crate) struct RegisterArgs {
 
 impl RegisterArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
+        let is_program = is_program(&self.spec);
+        let mut spec = if is_program {
+            ensure!(
+                self.artifact.is_none(),
+                "{} is a program itself: leave out --artifact, or name a JSON file before it",
+                self.spec.display()
+            );
+            self.describe().await?
+        } else {
+            self.read_spec()?
+        };
+        self.add_flags(&mut spec)?;
+        if let Some(field) = first_unknown(&spec) {
+            bail!(
+                "{}: {field} is {UNKNOWN:?}, which packhorse model init writes for what nobody knows: write it there, or say it by a flag",
+                self.spec.display()
+            );
+        }
         let admin = context.admin()?;
-        let mut spec = self.read_spec()?;
-        let artifact = match &self.artifact {
+        let program = if is_program {
+            Some(&self.spec)
+        } else {
+            self.artifact.as_ref()
+        };
+        let artifact = match program {
             Some(path) => {
+                check_kind(path)?;
                 let file = hash_artifact(path).await?;
                 name_artifact(&mut spec, &file)?;
                 Some(file)
@@ -119,22 +167,78 @@ impl RegisterArgs {
         print_changed(context, &Changed { view, consequences })
     }
 
+    /// Describes the file that is given in place of a specification.
+    async fn describe(&self) -> anyhow::Result<Map<String, Value>> {
+        let shown = || self.spec.display().to_string();
+        let described = describe(&self.spec, &self.signature).await;
+        let described = described.with_context(shown)?;
+        if let Some(obstacle) = &described.artifact.obstacle {
+            bail!("{} cannot be served: {obstacle}", shown());
+        }
+        for note in &described.notes {
+            output::note(format_args!("note: {note}"));
+        }
+        if !described.missing.is_empty() {
+            let missing: Vec<String> = described.missing.iter().map(ToString::to_string).collect();
+            let json = self.spec.with_extension("json");
+            bail!(
+                "{} does not tell all that a registration needs:\n  {}\nsay it to this command, or write a registration with\n  {}",
+                shown(),
+                missing.join("\n  "),
+                init_command(&self.spec, &described, &json)
+            );
+        }
+        let mut spec = described.spec;
+        if let Some(name) = self.name.clone().or_else(|| name_of(&self.spec)) {
+            spec.insert("name".to_owned(), name.as_str().into());
+        } else {
+            bail!(
+                "name: that of {} is none that a model may have: give --name",
+                shown()
+            );
+        }
+        ensure!(
+            spec.contains_key("slo_ms") || self.slo_ms.is_some(),
+            "slo_ms: {} says no latency objective: give --slo-ms",
+            shown()
+        );
+        Ok(spec)
+    }
+
+    /// Reads a specification.
     fn read_spec(&self) -> anyhow::Result<Map<String, Value>> {
+        if let Some(flag) = self.signature.given() {
+            bail!(
+                "{flag} is for a model's file in place of {}, which says it itself",
+                self.spec.display()
+            );
+        }
         let spec: Value = serde_json::from_slice(&read_file(&self.spec)?)
             .with_context(|| format!("{} is not valid JSON", self.spec.display()))?;
-        let Value::Object(mut spec) = spec else {
+        let Value::Object(spec) = spec else {
             bail!("{}: expected a JSON object", self.spec.display())
         };
+        Ok(spec)
+    }
+
+    /// Enters what the flags say.
+    fn add_flags(&self, spec: &mut Map<String, Value>) -> anyhow::Result<()> {
         if let Some(path) = &self.example {
             let request = serde_json::from_slice(&read_file(path)?)
                 .with_context(|| format!("{} is not valid JSON", path.display()))?;
-            let notes = add_example(&mut spec, &request);
+            let notes = add_example(spec, &request);
             for note in notes.with_context(|| format!("{}", path.display()))? {
                 output::note(note);
             }
         }
+        if let Some(name) = &self.name {
+            spec.insert("name".to_owned(), name.as_str().into());
+        }
+        if let Some(version) = self.version {
+            spec.insert("version".to_owned(), version.get().into());
+        }
         if let Some(slo_ms) = self.slo_ms {
-            spec.insert("slo_ms".to_owned(), slo_ms.into());
+            spec.insert("slo_ms".to_owned(), number(slo_ms));
         }
         if let Some(rate) = self.rate_rps {
             spec.insert("rate_rps".to_owned(), rate.get().into());
@@ -157,7 +261,39 @@ impl RegisterArgs {
         if let Some(accuracy) = self.accuracy {
             spec.insert("accuracy".to_owned(), accuracy.get().into());
         }
-        Ok(spec)
+        Ok(())
+    }
+}
+
+/// Returns true if a file is no specification: it does not end in `.json` and does not begin with a brace. Only a regular file can be looked at
+/// without reading it away.
+fn is_program(path: &Path) -> bool {
+    if path.extension().is_some_and(|end| end == "json") {
+        return false;
+    }
+    let mut head = Vec::new();
+    let read = open_regular_file(path).and_then(|file| file.take(64).read_to_end(&mut head));
+    read.is_ok() && !head.trim_ascii_start().starts_with(b"{")
+}
+
+/// Refuses a file of which it is known that it is no program, before it is uploaded. The worker decides on all others.
+///
+/// # Errors
+/// What the file is, and what to do.
+pub(in crate::commands) fn check_kind(path: &Path) -> anyhow::Result<()> {
+    let obstacle = match read_artifact(path) {
+        Ok(artifact) => artifact.obstacle,
+        Err(error) => match error.downcast_ref::<ReadError>() {
+            // A simulated device runs no program, and takes any file for one.
+            Some(ReadError::Kind(FileKind::Empty)) => None,
+            Some(ReadError::Kind(kind)) => Some(kind.to_string()),
+            Some(ReadError::Archive(error)) => Some(error.to_string()),
+            _ => None,
+        },
+    };
+    match obstacle {
+        Some(obstacle) => bail!("{} cannot be served: {obstacle}", path.display()),
+        None => Ok(()),
     }
 }
 

@@ -20,7 +20,10 @@ use tokio::{
     time::sleep,
 };
 
-use self::{model_repository::ModelRepository, services::Services};
+use self::{
+    model_repository::{ModelRepository, Undescribed},
+    services::Services,
+};
 
 pub(crate) use self::services::ServiceEnded;
 
@@ -34,7 +37,7 @@ flight and end everything; a second one ends at once. If gateway or agent ends, 
 Every other setting of the two is read from the environment: packhorse-gateway --help, packhorse-agent --help.
 
 A model repository has for each model NAME/model.json, which is what `packhorse model register` reads, and NAME/VERSION/model.pt or
-model.pt2. What is new or changed there is registered at the start. What is missing there stays registered. What is wrong there is not
+model.pt2. Without model.json the program's file tells it, as for `packhorse model register FILE`. What is new or changed there is registered at the start. What is missing there stays registered. What is wrong there is not
 registered and a finding; a version that was registered before stays as it was, and the other models are served.
 
 Examples:
@@ -75,6 +78,14 @@ pub(crate) struct ServeArgs {
     /// Folder with libtorch for the workers [default: that of packhorse setup, else where the system has it]
     #[arg(long, env = "PACKHORSE_LIBTORCH", value_name = "DIR")]
     libtorch: Option<PathBuf>,
+    /// Latency objective (SLO) in milliseconds of models without a model.json whose file says none
+    #[arg(
+        long,
+        env = "PACKHORSE_SLO_MS",
+        value_name = "MS",
+        default_value_t = 100.0
+    )]
+    slo_ms: f64,
     /// Folder with models to register
     #[arg(long, env = "PACKHORSE_MODEL_REPOSITORY", value_name = "DIR")]
     model_repository: Option<PathBuf>,
@@ -197,6 +208,10 @@ impl ServeArgs {
         let token_file = token_file.unwrap_or_else(|| state_dir.join("admin-token"));
         let token = fs::read_to_string(&token_file)
             .with_context(|| format!("cannot read {}", token_file.display()))?;
+        let undescribed = Undescribed {
+            slo_ms: self.slo_ms,
+            libtorch: self.libtorch.clone(),
+        };
         let authorities = context.authorities();
         let admin = AdminClient::new(admin_url.parse::<BaseUrl>()?, &token, &authorities)?;
         let inference = InferenceClient::new(inference_url.parse::<BaseUrl>()?, &authorities)?;
@@ -206,7 +221,7 @@ impl ServeArgs {
                     sleep(POLL_INTERVAL).await;
                 }
                 if let Some(models) = models {
-                    models.register(&admin).await?;
+                    models.register(&admin, &undescribed).await?;
                 }
                 while !inference.ready().await? {
                     sleep(POLL_INTERVAL).await;

@@ -1,9 +1,9 @@
-//! A folder of models: NAME/model.json is a registration without artifact, NAME/VERSION/model.pt or model.pt2 the program of a version.
+//! A folder of models: NAME/model.json is a registration without artifact, NAME/VERSION/model.pt or model.pt2 the program of a version. Without
+//! model.json a config.pbtxt of Triton is one, and without both the program's file tells its registration, or that it does not.
 
 use std::{
     collections::BTreeSet,
     ffi::OsStr,
-    fs,
     io::ErrorKind,
     path::{Path, PathBuf},
 };
@@ -14,17 +14,26 @@ use packhorse_api::{
 };
 use packhorse_client::AdminClient;
 use packhorse_cluster::{ModelName, ModelVersion};
-use packhorse_terminal::{files::read_regular_file, output};
+use packhorse_terminal::{
+    files::{folders, read_regular_file},
+    output,
+};
 use serde_json::{Map, Value};
 
-use crate::commands::model::register::{hash_artifact, name_artifact, upload};
+use crate::commands::{
+    model::{
+        describe::{describe, init_command, read_artifact},
+        draft::{UNKNOWN, first_unknown},
+        register::{check_kind, hash_artifact, name_artifact, upload},
+        signature::SignatureArgs,
+    },
+    triton_folder::TritonFolder,
+};
 
 /// The name of a registration.
 const REGISTRATION: &str = "model.json";
 /// The names of a program.
 const PROGRAMS: [&str; 2] = ["model.pt", "model.pt2"];
-/// The name of a registration of Triton, which is not read.
-const TRITON: &str = "config.pbtxt";
 /// The fields of a registration that the folders say.
 const SAID_BY_FOLDERS: [&str; 3] = ["version", "artifact", "artifact_path"];
 
@@ -32,6 +41,15 @@ const SAID_BY_FOLDERS: [&str; 3] = ["version", "artifact", "artifact_path"];
 const NO_MODELS: [&str; 2] = ["lost+found", "__pycache__"];
 /// The largest registration, in bytes.
 const REGISTRATION_LIMIT: u64 = 1 << 20;
+
+/// What holds for models without a registration.
+#[derive(Clone, Debug)]
+pub(super) struct Undescribed {
+    /// The latency objective in milliseconds of those whose file says none.
+    pub(super) slo_ms: f64,
+    /// The folder with libtorch for a run of their programs, if one is named.
+    pub(super) libtorch: Option<PathBuf>,
+}
 
 /// The models of a folder, and what is wrong with others there.
 #[derive(Debug)]
@@ -45,8 +63,10 @@ pub(super) struct ModelRepository {
 struct RepositoryVersion {
     /// The version's folder within the repository.
     place: String,
-    /// The registration without its artifact.
+    /// The registration without its artifact: that of model.json, or only name and version where there is none.
     spec: Map<String, Value>,
+    /// True if there is a model.json.
+    is_described: bool,
     program: PathBuf,
 }
 
@@ -71,7 +91,12 @@ impl ModelRepository {
     }
 
     fn read_model(&mut self, repository: &Path, model: &Path) -> anyhow::Result<()> {
-        let spec = read_spec(model)?;
+        if !model.join(REGISTRATION).exists()
+            && let Some(of_triton) = TritonFolder::read(model)?
+        {
+            return self.add_triton(repository, model, of_triton);
+        }
+        let (spec, is_described) = read_spec(model)?;
         let mut numbered = Vec::new();
         for folder in folders(model).context("cannot read the folder")? {
             let name = folder.file_name().and_then(OsStr::to_str);
@@ -87,18 +112,52 @@ impl ModelRepository {
         numbered.sort();
         for (version, folder) in numbered {
             let place = place(repository, &folder);
-            match program(&folder) {
+            let program = program(&folder).and_then(|program| {
+                if !is_described {
+                    // What is no program is said at once, before the gateway starts.
+                    read_artifact(&program).with_context(|| without_registration(&program))?;
+                }
+                Ok(program)
+            });
+            match program {
                 Ok(program) => {
                     let mut spec = spec.clone();
                     spec.insert("version".to_owned(), version.into());
                     self.versions.push(RepositoryVersion {
                         place,
                         spec,
+                        is_described,
                         program,
                     });
                 }
                 Err(error) => self.note_problem(place, &error),
             }
+        }
+        Ok(())
+    }
+
+    /// Adds the versions of a model that Triton's configuration describes.
+    fn add_triton(
+        &mut self,
+        repository: &Path,
+        model: &Path,
+        of_triton: TritonFolder,
+    ) -> anyhow::Result<()> {
+        let name = model_name(model)?;
+        for notice in &of_triton.notices {
+            output::note(format_args!("{name}: {notice}"));
+        }
+        for (version, program) in of_triton.versions {
+            let mut spec = of_triton.registration.clone();
+            spec.insert("name".to_owned(), name.into());
+            spec.insert("version".to_owned(), version.into());
+            let place = place(repository, program.parent().unwrap_or(model));
+            self.versions.push(RepositoryVersion {
+                place,
+                spec,
+                is_described: true,
+                program,
+            });
         }
         Ok(())
     }
@@ -111,11 +170,15 @@ impl ModelRepository {
 
     /// Makes the gateway's registrations equal to the folder's. Models that only the gateway has are left alone, and so is a version whose
     /// registration the gateway refuses. What is wrong becomes a finding of the gateway.
-    pub(super) async fn register(mut self, admin: &AdminClient) -> anyhow::Result<()> {
+    pub(super) async fn register(
+        mut self,
+        admin: &AdminClient,
+        undescribed: &Undescribed,
+    ) -> anyhow::Result<()> {
         let registered = admin.models().await?;
         for version in std::mem::take(&mut self.versions) {
             let place = version.place.clone();
-            if let Err(error) = version.register(admin, &registered).await {
+            if let Err(error) = version.register(admin, &registered, undescribed).await {
                 self.note_problem(place, &error);
             }
         }
@@ -142,8 +205,21 @@ impl RepositoryVersion {
         mut self,
         admin: &AdminClient,
         registered: &[ModelView],
+        undescribed: &Undescribed,
     ) -> anyhow::Result<()> {
         let file = hash_artifact(&self.program).await?;
+        if !self.is_described {
+            let is_it = |view: &&ModelView| {
+                view.artifact == file.digest()
+                    && self.spec["name"] == view.name.as_str()
+                    && self.spec["version"] == u32::from(view.version)
+            };
+            if registered.iter().any(|view| is_it(&view)) {
+                // The file told the same when it was registered, and admins may have changed it since.
+                return Ok(());
+            }
+            self.describe(undescribed).await?;
+        }
         name_artifact(&mut self.spec, &file)?;
         let said: BTreeSet<String> = self.spec.keys().cloned().collect();
         let mut wanted: ModelRegistration = serde_json::from_value(Value::Object(self.spec))?;
@@ -157,6 +233,7 @@ impl RepositoryVersion {
         if let Some(earlier) = earlier.filter(|earlier| is_same_program(earlier, &wanted)) {
             return change(admin, earlier, &wanted, is_newest).await;
         }
+        check_kind(&self.program)?;
         upload(admin, &file).await?;
         let view = admin.register_one_of_many(&wanted, earlier.is_some());
         let view = view.await?;
@@ -169,6 +246,37 @@ impl RepositoryVersion {
         // A new version has what the one before it had.
         complete(&mut wanted, &said, &view);
         change(admin, &view, &wanted, is_newest).await
+    }
+}
+
+impl RepositoryVersion {
+    /// Has the program's file, and a run of it where that does not tell all, say the registration.
+    async fn describe(&mut self, undescribed: &Undescribed) -> anyhow::Result<()> {
+        let args = SignatureArgs::none(undescribed.libtorch.clone());
+        let described = describe(&self.program, &args).await;
+        let without = || without_registration(&self.program);
+        let described = described.with_context(without)?;
+        if let Some(obstacle) = &described.artifact.obstacle {
+            bail!("{}: {obstacle}", without());
+        }
+        if !described.missing.is_empty() {
+            let missing: Vec<String> = described.missing.iter().map(ToString::to_string).collect();
+            let folder = self.program.parent().and_then(Path::parent);
+            let json = folder.unwrap_or(Path::new("")).join(REGISTRATION);
+            bail!(
+                "{} does not tell all: {}; {}",
+                without(),
+                missing.join("; "),
+                init_command(&self.program, &described, &json)
+            );
+        }
+        for note in &described.notes {
+            output::note(format_args!("{}: {note}", self.place));
+        }
+        self.spec.extend(described.spec);
+        let slo_ms = self.spec.entry("slo_ms");
+        slo_ms.or_insert_with(|| undescribed.slo_ms.into());
+        Ok(())
     }
 }
 
@@ -260,13 +368,20 @@ fn report(name: &ModelName, version: ModelVersion, outcome: &str) {
     output::note(format_args!("{name}:{version} {outcome}"));
 }
 
-/// Returns the registration of a model's folder, whose name it has.
-fn read_spec(folder: &Path) -> anyhow::Result<Map<String, Value>> {
+/// Returns the words before the reason why a file cannot stand alone.
+fn without_registration(program: &Path) -> String {
+    let name = program.file_name().unwrap_or_default().to_string_lossy();
+    format!("there is no {REGISTRATION}, and {name}")
+}
+
+/// Returns the registration of a model's folder, whose name it has, and true; or the name alone and false if there is none.
+fn read_spec(folder: &Path) -> anyhow::Result<(Map<String, Value>, bool)> {
+    let name = model_name(folder)?;
     let text = match read_regular_file(&folder.join(REGISTRATION), REGISTRATION_LIMIT) {
-        Err(e) if e.kind() == ErrorKind::NotFound && folder.join(TRITON).exists() => bail!(
-            "there is no {REGISTRATION}, and {TRITON} is not read: write a {REGISTRATION} with the same signature"
-        ),
-        Err(e) if e.kind() == ErrorKind::NotFound => bail!("there is no {REGISTRATION}"),
+        Err(e) if e.kind() == ErrorKind::NotFound => {
+            let name_alone = Map::from_iter([("name".to_owned(), name.into())]);
+            return Ok((name_alone, false));
+        }
         text => text.with_context(|| format!("cannot read {REGISTRATION}"))?,
     };
     let spec: Value = serde_json::from_slice(&text)
@@ -280,15 +395,23 @@ fn read_spec(folder: &Path) -> anyhow::Result<Map<String, Value>> {
             "{REGISTRATION}: remove the field {field}, which follows from the folders"
         );
     }
-    let name = folder.file_name().and_then(OsStr::to_str);
-    let name = name.context("the folder's name is not a model's name")?;
+    if let Some(field) = first_unknown(&spec) {
+        bail!(
+            "{REGISTRATION}: {field} is {UNKNOWN:?}, which packhorse model init writes for what nobody knows: write it there"
+        );
+    }
     if let Some(other) = spec.insert("name".to_owned(), name.into()) {
         ensure!(
             other == name,
             "{REGISTRATION}: the field name is {other}, but the folder is {name:?}"
         );
     }
-    Ok(spec)
+    Ok((spec, true))
+}
+
+fn model_name(folder: &Path) -> anyhow::Result<&str> {
+    let name = folder.file_name().and_then(OsStr::to_str);
+    name.context("the folder's name is not a model's name")
 }
 
 /// Returns the file of a version's folder.
@@ -315,26 +438,14 @@ fn place(repository: &Path, folder: &Path) -> String {
     within.display().to_string()
 }
 
-/// Returns the folders in a folder that are not hidden, by name.
-fn folders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default();
-        if path.is_dir() && !name.as_encoded_bytes().starts_with(b".") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
 fn cannot_read(folder: &Path) -> String {
     format!("cannot read {}", folder.display())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn repository(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -385,11 +496,31 @@ mod tests {
     #[test]
     fn a_mistake_is_named_with_its_place_and_the_other_models_are_read() {
         for (files, place, expected) in [
-            (&[("a/1/model.pt", "")][..], "a", "there is no model.json"),
             (
-                &[("a/config.pbtxt", ""), ("a/1/model.pt", "")],
+                &[("a/1/model.pt", "")][..],
+                "a/1",
+                "there is no model.json, and model.pt: the file is empty",
+            ),
+            (
+                &[("a/1/model.pt", "<!DOCTYPE html>")],
+                "a/1",
+                "there is no model.json, and model.pt: the file is a web page",
+            ),
+            (
+                &[
+                    ("a/model.json", r#"{"inputs": [{"shape": "?"}]}"#),
+                    ("a/1/model.pt", ""),
+                ],
                 "a",
-                "there is no model.json, and config.pbtxt is not read",
+                "inputs[0].shape is \"?\", which packhorse model init writes",
+            ),
+            (
+                &[
+                    ("a/config.pbtxt", "backend: \"python\""),
+                    ("a/1/model.pt", ""),
+                ],
+                "a",
+                "config.pbtxt, line 1: backend: \"python\" is not served",
             ),
             (&[("a/model.json", "{}")], "a", "there is no version"),
             (
@@ -443,6 +574,35 @@ mod tests {
             let read: Vec<_> = repository.versions.iter().map(|v| &v.place).collect();
             assert_eq!(read, ["good/1"]);
         }
+    }
+
+    #[test]
+    fn a_configuration_of_triton_describes_a_model_without_a_registration() {
+        const CONFIG: &str = r#"platform: "pytorch_libtorch" max_batch_size: 4
+            input { name: "x" data_type: TYPE_FP32 dims: 3 }
+            output { name: "y" data_type: TYPE_FP32 dims: 1 }
+            default_model_filename: "net.pt" version_policy { all {} }"#;
+        let folder = repository(&[
+            ("a/config.pbtxt", CONFIG),
+            ("a/1/net.pt", ""),
+            ("a/2/net.pt", ""),
+            ("b/config.pbtxt", CONFIG),
+            ("b/model.json", "{}"),
+            ("b/1/model.pt", ""),
+            ("c/config.pbtxt", CONFIG),
+            ("c/1/model.pt", ""),
+        ]);
+        let repository = ModelRepository::read(folder.path()).unwrap();
+        let found = repository.versions.iter();
+        let found: Vec<_> = found
+            .map(|version| (&version.place[..], version.spec.get("inputs").is_some()))
+            .collect();
+        assert_eq!(found, [("a/1", true), ("a/2", true), ("b/1", false)]);
+        assert_eq!(repository.versions[0].spec["name"], "a");
+        assert!(repository.versions[0].program.ends_with("a/1/net.pt"));
+        assert_eq!(repository.problems[0].place, "c");
+        let text = &repository.problems[0].problem;
+        assert!(text.contains("c/1: there is no net.pt"), "{text}");
     }
 
     #[test]

@@ -61,6 +61,11 @@ pub(super) fn configure(options: &StartOptions<'_>) -> Result<(), StartError> {
 }
 
 impl Start<'_> {
+    /// Returns true if the file is a package, which was compiled ahead of time.
+    pub(super) fn is_package(&self) -> bool {
+        self.names.iter().any(|name| !name.is_empty())
+    }
+
     /// Loads the programs and nothing else.
     pub(super) fn load(&self, rewriting: &Rewriting) -> Result<TorchExecutor, StartError> {
         self.check_max_rows()?;

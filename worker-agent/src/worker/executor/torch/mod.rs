@@ -6,7 +6,6 @@ mod batch;
 mod device;
 mod error;
 mod executor;
-mod file_kind;
 mod graphs;
 mod inspect;
 #[cfg(test)]
@@ -21,6 +20,7 @@ mod seal_weights;
 mod shim;
 mod start;
 mod together;
+mod trial;
 mod verify;
 mod verify_recordings;
 mod warm_up;
@@ -33,6 +33,7 @@ pub(super) use options::StartOptions;
 pub(super) use profiler::{run_under_profiler, write_trace};
 pub(super) use shim::{exit_now, prepare_regions, release_free_memory};
 pub(super) use start::start;
+pub(super) use trial::try_outputs;
 
 /// Sets a function that is called with the cause if libtorch terminates the process.
 pub(super) fn on_terminate(report: impl Fn(ExecutionError) + Send + Sync + 'static, code: u8) {

@@ -2,9 +2,10 @@
 
 use std::{fs::File, io};
 
+use packhorse_artifact::FileKind;
+
 use super::{
     attempt::{Start, configure},
-    file_kind::FileKind,
     options::StartOptions,
     package,
     programs::Programs,
@@ -19,6 +20,19 @@ use crate::{
 /// Loads and warms up the program with the strongest optimization that works: some programs cannot be optimised, a few not even frozen, and
 /// some fail only when they run or answer something else. A package was compiled for its device beforehand and is not optimised further.
 pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, StartError> {
+    let start = look_at(options)?;
+    if start.is_package() {
+        start.unverified(Optimization::Compiled)
+    } else {
+        verify::start_script(&start)
+    }
+}
+
+/// Finds out what is in the file, and loads nothing yet.
+///
+/// # Errors
+/// If the file is no program, or the device is not there.
+pub(super) fn look_at<'a>(options: &'a StartOptions<'a>) -> Result<Start<'a>, StartError> {
     configure(options)?;
     let unreadable =
         |e: io::Error| StartError::transient(format!("the model file cannot be read: {e}"));
@@ -28,19 +42,13 @@ pub(in crate::executor) fn start(options: &StartOptions<'_>) -> Result<Started, 
     }
     let names = File::open(options.artifact).and_then(package::program_names);
     let names = names.map_err(unreadable)?;
-    let is_package = !names.is_empty();
-    let start = Start {
+    Ok(Start {
         options,
-        names: if is_package {
-            Programs::from_names(names, options.program.max_batch_size)
-        } else {
+        names: if names.is_empty() {
             Programs::from_single(String::new())
+        } else {
+            Programs::from_names(names, options.program.max_batch_size)
         },
         shared_before: process_memory::shared(),
-    };
-    if is_package {
-        start.unverified(Optimization::Compiled)
-    } else {
-        verify::start_script(&start)
-    }
+    })
 }

@@ -4,6 +4,7 @@
 
 mod comparison;
 mod sample;
+mod trial;
 
 use std::time::Duration;
 
@@ -19,7 +20,10 @@ use super::{
 };
 use crate::clock::now;
 
-pub(super) use self::comparison::{Answer, Difference, Precision, compare, noise};
+pub(super) use self::{
+    comparison::{Answer, Difference, Precision, compare, noise},
+    trial::try_outputs,
+};
 
 /// The number of batches that are compared at most of a program with dimensions that vary, beside the batch.
 const CASES: usize = 6;

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read, Seek, SeekFrom},
 };
 
-use zip::ZipArchive;
+use crate::archive::{Archive, ArchiveError};
 
 /// The bytes at the beginning of a file that are looked at.
 const HEAD: u64 = 4096;
@@ -21,14 +21,16 @@ const ONNX_LAST: u64 = 32;
 
 /// A kind of file that cannot be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FileKind {
+pub enum FileKind {
     /// The weights of a module without its program, of `torch.save(module.state_dict())`.
     Weights,
     /// A pickled object of this Python class, whose code is not in the file.
     Pickled(String),
     /// A program of `torch.export.save`, which is not compiled.
     Exported,
+    /// A model of ONNX.
     Onnx,
+    /// Weights of safetensors, without a program.
     Safetensors,
     /// A file of another program, by its name.
     Other(&'static str),
@@ -36,19 +38,34 @@ pub(super) enum FileKind {
     LfsPointer,
     /// A web page, such as that of a failed download.
     WebPage,
+    /// A pickle of Python outside of an archive, such as of joblib.
+    Pickle,
+    /// An archive whose end is missing.
+    Truncated,
+    /// A file without a byte.
     Empty,
 }
 
 impl FileKind {
     /// Recognises a file; `None` if it is TorchScript, a package, or unknown.
-    pub(super) fn recognise(mut file: impl Read + Seek) -> io::Result<Option<Self>> {
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn recognise(mut file: impl Read + Seek) -> io::Result<Option<Self>> {
         let mut head = Vec::new();
+        file.seek(SeekFrom::Start(0))?;
         file.by_ref().take(HEAD).read_to_end(&mut head)?;
-        if head.starts_with(b"PK") {
-            file.seek(SeekFrom::Start(0))?;
-            return Ok(of_archive(file));
+        if !head.starts_with(b"PK") {
+            return Ok(of_head(&head));
         }
-        Ok(of_head(&head))
+        match Archive::open(file) {
+            Ok(archive) => Ok(of_archive(archive)),
+            Err(ArchiveError::Io(error)) => Err(error),
+            Err(ArchiveError::Truncated) if head.starts_with(b"PK\x03\x04") => {
+                Ok(Some(Self::Truncated))
+            }
+            Err(_) => Ok(None),
+        }
     }
 }
 
@@ -90,20 +107,28 @@ impl fmt::Display for FileKind {
                 f,
                 "the file is a web page: the download of the model has failed"
             ),
-            Self::Empty => write!(f, "the file is empty"),
+            Self::Pickle => write!(
+                f,
+                "the file is a pickle of Python and has no program: load it in Python, and {SCRIPT}"
+            ),
+            Self::Truncated => write!(
+                f,
+                "the file is an archive that ends too early: its download or copy is not whole, so fetch it again"
+            ),
+            Self::Empty => write!(
+                f,
+                "the file is empty: its download or copy has failed, so fetch it again"
+            ),
         }
     }
 }
 
-/// Recognises an archive by its members. What is no whole archive is unknown.
-fn of_archive(file: impl Read + Seek) -> Option<FileKind> {
-    let mut archive = ZipArchive::new(file).ok()?;
-    // The folder around all members has the name of the file.
-    let inside = |name: &str| name.split_once('/').map_or("", |(_, path)| path).to_owned();
+/// Recognises an archive by its members.
+fn of_archive(mut archive: Archive<impl Read + Seek>) -> Option<FileKind> {
     let mut pickle = None;
     let mut exported = false;
-    for name in archive.file_names() {
-        match inside(name).as_str() {
+    for name in archive.names() {
+        match inside(name) {
             "constants.pkl" => return None,
             path if path.starts_with("code/") || path.starts_with("data/aotinductor/") => {
                 return None;
@@ -119,10 +144,13 @@ fn of_archive(file: impl Read + Seek) -> Option<FileKind> {
     if exported {
         return Some(FileKind::Exported);
     }
-    let mut head = Vec::new();
-    let member = archive.by_name(&pickle?).ok()?;
-    member.take(HEAD).read_to_end(&mut head).ok()?;
+    let head = archive.read_head(&pickle?, HEAD).ok()?;
     Some(of_pickle(&head))
+}
+
+/// Returns the path of a member within the folder around all, which has the name of the file.
+pub(crate) fn inside(name: &str) -> &str {
+    name.split_once('/').map_or("", |(_, path)| path)
 }
 
 /// Recognises a pickled object by its first opcode after the protocol: GLOBAL names its class.
@@ -171,6 +199,10 @@ fn of_head(head: &[u8]) -> Option<FileKind> {
     }
     if text.starts_with(b"<!doctype html") || text.starts_with(b"<html") {
         return Some(FileKind::WebPage);
+    }
+    // PROTO with a version since 2, and its last operation or a frame.
+    if let [0x80, 2..=5, ..] = head {
+        return Some(FileKind::Pickle);
     }
     if is_safetensors(head) {
         return Some(FileKind::Safetensors);
@@ -229,25 +261,19 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Cursor, Write as _};
-
-    use zip::{CompressionMethod, ZipWriter, write::FileOptions};
+    use std::io::Cursor;
 
     use super::*;
+    use crate::test_archive;
 
     fn recognised(bytes: &[u8]) -> Option<FileKind> {
         FileKind::recognise(Cursor::new(bytes)).unwrap()
     }
 
-    /// An archive with these members, in which `data.pkl` is this pickle.
+    /// An archive with these members, all of which are this pickle.
     fn archive(members: &[&str], pickle: &[u8]) -> Vec<u8> {
-        let mut writer = ZipWriter::new(Cursor::new(Vec::new()));
-        let options = FileOptions::default().compression_method(CompressionMethod::Stored);
-        for member in members {
-            writer.start_file(*member, options).unwrap();
-            writer.write_all(pickle).unwrap();
-        }
-        writer.finish().unwrap().into_inner()
+        let members: Vec<_> = members.iter().map(|name| (*name, pickle)).collect();
+        test_archive::archive(&members)
     }
 
     #[test]
@@ -320,6 +346,8 @@ mod tests {
                 Some(FileKind::LfsPointer),
             ),
             (b"\n<!DOCTYPE html><html>", Some(FileKind::WebPage)),
+            (b"\x80\x04\x95\x00", Some(FileKind::Pickle)),
+            (b"PK\x03\x04\x00", Some(FileKind::Truncated)),
             (b"", Some(FileKind::Empty)),
             (b"the file of m", None),
             (b"\x08\x01\x02", None),
