@@ -75,9 +75,8 @@ impl<'a> Message<'a> {
     /// Returns true for a flag that is set.
     pub(crate) fn flag(self, name: &str) -> Result<bool, TextError> {
         match self.word(name)? {
-            None => Ok(false),
             Some(("true" | "True" | "t" | "1", _)) => Ok(true),
-            Some(("false" | "False" | "f" | "0", _)) => Ok(false),
+            None | Some(("false" | "False" | "f" | "0", _)) => Ok(false),
             Some((_, line)) => Err(TextError {
                 line,
                 problem: format!("{}: expected true or false", self.path(name)),

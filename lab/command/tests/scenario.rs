@@ -672,7 +672,7 @@ fn a_single_run_is_traced() {
 }
 
 /// The output of `packhorse plan export` for a cluster with a cordoned and a drained node.
-const EXPORTED: &str = include_str!("exported.toml");
+const EXPORTED: &str = include_str!("../../../crates/simulator/src/scenario/context/exported.toml");
 
 fn exported() -> (TempDir, PathBuf) {
     let folder = TempDir::new().unwrap();

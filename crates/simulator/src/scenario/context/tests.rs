@@ -11,7 +11,7 @@ fn error(text: &str) -> String {
 }
 
 /// The keys of an export, of which each test changes one.
-const EXPORTED: &str = include_str!("../../../../cli/tests/exported.toml");
+const EXPORTED: &str = include_str!("exported.toml");
 
 #[test]
 fn what_plans_depend_on_is_read_from_an_exported_scenario() {
