@@ -5,13 +5,14 @@ use std::{collections::BTreeMap, process::Command};
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 29] = [
+const ARROWS: [(&str, &[&str]); 30] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention", "estimator"]),
     ("estimator", &["cluster"]),
+    ("grpc", &["cluster", "protocol"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),
@@ -91,6 +92,7 @@ const ARROWS: [(&str, &[&str]); 29] = [
             "serving",
             "control",
             "estimator",
+            "grpc",
             "kernels",
             "links",
             "mapped",
@@ -120,7 +122,10 @@ const ARROWS: [(&str, &[&str]); 29] = [
             "torch-sys",
         ],
     ),
-    ("fuzz", &["cluster", "protocol", "wire", "api", "simulator"]),
+    (
+        "fuzz",
+        &["cluster", "grpc", "protocol", "wire", "api", "simulator"],
+    ),
     // Of worker-agent only the library, which knows no libtorch.
     (
         "gpu-check",
@@ -141,8 +146,9 @@ const TESTS: [(&str, &[&str]); 5] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 17] = [
+const PURE: [&str; 18] = [
     "cluster",
+    "grpc",
     "contention",
     "placement",
     "serving",
