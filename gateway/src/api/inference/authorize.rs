@@ -17,7 +17,7 @@ const HEALTH: &str = "/v2/health/";
 
 /// Returns the use of a key that allows the request's model, if keys are required. The key's limit of requests at the same time counts the request
 /// until the use ends.
-pub(super) async fn authorize(
+pub(in crate::api) async fn authorize(
     inference: &Inference,
     request: &mut Request,
 ) -> Result<Option<KeyUse>, InferenceError> {
@@ -49,7 +49,7 @@ pub(super) async fn authorize(
 }
 
 /// Returns true if a list for this client contains the model; without a key it contains all.
-pub(super) fn is_listed(extensions: &Extensions, model: &str) -> bool {
+pub(in crate::api) fn is_listed(extensions: &Extensions, model: &str) -> bool {
     let scope = extensions.get::<ModelScope>();
     scope.is_none_or(|scope| scope.allows(model))
 }

@@ -34,14 +34,14 @@ const DISCARD_TIME: Duration = Duration::from_secs(2);
 const DISCARD_PAUSE: Duration = Duration::from_millis(200);
 
 /// A body that is being received.
-pub(super) struct IncomingBody {
+pub(in crate::api) struct IncomingBody {
     body: Body,
     /// True if the client sends the body only after the first attempt to read it (`Expect: 100-continue`).
     waits_for_read: bool,
 }
 
 impl IncomingBody {
-    pub(super) fn new(headers: &HeaderMap, body: Body) -> Self {
+    pub(in crate::api) fn new(headers: &HeaderMap, body: Body) -> Self {
         Self {
             body,
             waits_for_read: headers.contains_key(header::EXPECT),
@@ -49,12 +49,12 @@ impl IncomingBody {
     }
 
     /// Returns the least number of bytes that the body has, as far as its head tells; `None` if it does not.
-    pub(super) fn announced(&self) -> Option<u64> {
+    pub(in crate::api) fn announced(&self) -> Option<u64> {
         self.body.size_hint().exact()
     }
 
     /// Returns the whole body, as it was sent. Its bytes are reserved.
-    pub(super) async fn receive(
+    pub(in crate::api) async fn receive(
         &mut self,
         limits: &InferenceLimits,
         place: Place,
@@ -102,7 +102,7 @@ impl IncomingBody {
 
     /// Reads the rest of the body while the answer is sent, for a client that does not read the answer before it has sent everything:
     /// it would lose the answer if the connection were closed on it.
-    pub(super) fn discard(mut self) {
+    pub(in crate::api) fn discard(mut self) {
         if self.waits_for_read || self.body.is_end_stream() {
             return;
         }
@@ -117,7 +117,7 @@ impl IncomingBody {
 }
 
 /// The place of a body that is received.
-pub(super) enum Place {
+pub(in crate::api) enum Place {
     /// JSON of this length in memory of its own, and what follows in memory that is shared with workers, where tensors of a batch may lie
     /// side by side.
     Shared(usize, InputBytes),

@@ -15,23 +15,23 @@ use crate::{
 };
 
 /// Returns the id that a client gave its request, by which a version is chosen for it where the model's split is sticky.
-pub(super) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
+pub(in crate::api) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(&REQUEST_ID).map(HeaderValue::as_bytes)
 }
 
 /// The model or family of `/v2/models/{model}`, or the model of `/v2/models/{model}/versions/{version}`, and the catalog that it was found in.
 #[derive(Debug)]
-pub(super) struct ModelPath {
-    pub(super) requested: RequestedModel,
+pub(in crate::api) struct ModelPath {
+    pub(in crate::api) requested: RequestedModel,
     /// The version in the path; `None` if the model's split chose one.
-    pub(super) version: Option<ModelVersion>,
-    pub(super) catalog: Arc<Catalog>,
+    pub(in crate::api) version: Option<ModelVersion>,
+    pub(in crate::api) catalog: Arc<Catalog>,
 }
 
 impl ModelPath {
     /// Returns the model as it is once the gateway has started, or when the SLO has passed since `arrived`: until then a gateway that was
     /// started again connects to workers that are ready, and a request is not refused for that.
-    pub(super) async fn started(
+    pub(in crate::api) async fn started(
         self,
         inference: &Inference,
         arrived: Time,

@@ -32,7 +32,7 @@ const SYSTEM_SHARED_MEMORY: &str = "system_shared_memory";
 
 /// Returns the server's name, version and extensions.
 #[utoipa::path(get, path = "/v2", tag = "inference", responses((status = 200, body = ServerMetadata)))]
-pub(super) async fn metadata(State(inference): State<Inference>) -> Json<ServerMetadata> {
+pub(in crate::api) async fn metadata(State(inference): State<Inference>) -> Json<ServerMetadata> {
     let shared_memory = inference.shared_memory.is_some();
     let optional = shared_memory.then_some(SYSTEM_SHARED_MEMORY);
     let extensions = EXTENSIONS.into_iter().chain(optional);
@@ -45,7 +45,7 @@ pub(super) async fn metadata(State(inference): State<Inference>) -> Json<ServerM
 
 /// Returns 200 as long as the server answers at all.
 #[utoipa::path(get, path = "/v2/health/live", tag = "inference", responses((status = 200, body = ServerLive)))]
-pub(super) async fn live() -> Json<ServerLive> {
+pub(in crate::api) async fn live() -> Json<ServerLive> {
     Json(ServerLive { live: true })
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn live() -> Json<ServerLive> {
     get, path = "/v2/health/ready", tag = "inference",
     responses((status = 200, body = ServerReady), (status = 503, description = "Not ready", body = ErrorBody))
 )]
-pub(super) async fn ready(
+pub(in crate::api) async fn ready(
     State(inference): State<Inference>,
 ) -> Result<Json<ServerReady>, InferenceError> {
     if inference.data_plane.is_ready() {
@@ -76,7 +76,7 @@ const INDEX_LIMIT: u64 = 4096;
     post, path = "/v2/repository/index", tag = "inference", request_body(content = Option<RepositoryIndexRequest>),
     responses((status = 200, body = Vec<RepositoryEntry>), (status = 400, description = "Malformed", body = ErrorBody))
 )]
-pub(super) async fn repository_index(
+pub(in crate::api) async fn repository_index(
     State(inference): State<Inference>,
     request: Request,
 ) -> Result<Json<Vec<RepositoryEntry>>, InferenceError> {
@@ -141,7 +141,7 @@ fn entry(
 }
 
 /// Refuses `load` and `unload` of Triton's repository extension.
-pub(super) async fn refuse_loading() -> Response {
+pub(in crate::api) async fn refuse_loading() -> Response {
     let error = InferenceError::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "loading and unloading are not supported: register and remove models through the admin API, /v1/models",

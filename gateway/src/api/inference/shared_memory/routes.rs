@@ -45,7 +45,7 @@ fn name_of(path: Result<Path<String>, PathRejection>) -> Result<String, Inferenc
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn all_status(
+pub(in crate::api) async fn all_status(
     State(inference): State<Inference>,
     extensions: Extensions,
 ) -> Result<Json<Vec<SystemSharedMemory>>, InferenceError> {
@@ -62,7 +62,7 @@ pub(in crate::api::inference) async fn all_status(
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn status(
+pub(in crate::api) async fn status(
     State(inference): State<Inference>,
     region: Result<Path<String>, PathRejection>,
     extensions: Extensions,
@@ -83,7 +83,7 @@ pub(in crate::api::inference) async fn status(
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn register(
+pub(in crate::api) async fn register(
     State(inference): State<Inference>,
     region: Result<Path<String>, PathRejection>,
     request: Request,
@@ -115,7 +115,7 @@ pub(in crate::api::inference) async fn register(
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn unregister(
+pub(in crate::api) async fn unregister(
     State(inference): State<Inference>,
     region: Result<Path<String>, PathRejection>,
     extensions: Extensions,
@@ -134,7 +134,7 @@ pub(in crate::api::inference) async fn unregister(
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn unregister_all(
+pub(in crate::api) async fn unregister_all(
     State(inference): State<Inference>,
     extensions: Extensions,
 ) -> Result<StatusCode, InferenceError> {
