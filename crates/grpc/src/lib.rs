@@ -18,7 +18,7 @@ mod response;
 pub use frame::{BadFlag, Prefix, framed};
 pub use layout::{Beginning, Layout, LayoutError, beginning};
 pub use reflection::{SERVICES, reflected};
-pub use request::{read_request, wants_final_mark};
+pub use request::{names_region, read_request, wants_final_mark};
 pub use response::{AnsweredTensor, ResponseHead, write_response, write_stream_response};
 
 /// The messages, as the files of `proto` have them. Written by `cargo xtask grpc`.

@@ -14,7 +14,7 @@ use crate::{
         InferTensorContents, ModelInferRequest,
         model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
     },
-    parameters::Parameters,
+    parameters::{Parameters, REGION},
 };
 
 /// Returns true if the answers of a stream shall say which is the last to a request.
@@ -22,6 +22,14 @@ pub fn wants_final_mark(message: &ModelInferRequest) -> bool {
     let parameters = Parameters::new(&message.parameters, "");
     let flag = parameters.flag("triton_enable_empty_final_response");
     flag.unwrap_or_default()
+}
+
+/// Returns true if a request names a region of shared memory.
+pub fn names_region(message: &ModelInferRequest) -> bool {
+    let of_inputs = message.inputs.iter().map(|input| &input.parameters);
+    let of_outputs = message.outputs.iter().map(|output| &output.parameters);
+    let mut all = of_inputs.chain(of_outputs);
+    all.any(|parameters| parameters.contains_key(REGION))
 }
 
 /// Reads a request. Raw tensors are not copied.

@@ -11,6 +11,7 @@ use std::{
 
 use axum::http::{Extensions, HeaderMap, StatusCode};
 use bytes::Bytes;
+use packhorse_api::ServerTiming;
 use packhorse_cluster::{Datatype, Dim, ModelName, ModelSpec, Program, TensorSpec, Time};
 use packhorse_protocol::{Form, InferRequest, NonFinite, RequestedOutput, Tensor, json_list_bound};
 use packhorse_serving::{Refusal, RequestOutcome, TenantKey};
@@ -25,7 +26,7 @@ use crate::{
     clock::Clock,
     driver::{OutputRows, RequestedModel, ServedModel, Submission},
     memory::{Reservation, TenantMemory},
-    telemetry::{EndedRequest, RequestCourse, RequestIdentity, RequestMeter},
+    telemetry::{EndedRequest, RequestCourse, RequestIdentity, RequestMeter, stages_view},
     tenant::tenant_name_of,
 };
 
@@ -107,6 +108,29 @@ pub(in crate::api) fn record_refusal(
     let (slo, identity) = (requested.model.spec.slo, arrival.identity.clone());
     let telemetry = &requested.last().telemetry;
     telemetry.record_refusal(arrival.at, slo, identity, for_family, error.message());
+}
+
+impl ReceivedRequest {
+    /// Creates a request that was parsed, in the memory that it was parsed in. That is then the memory of its inputs and of the answer that its model
+    /// declares.
+    pub(in crate::api) fn parsed(
+        request: InferRequest,
+        mut memory: Reservation,
+        regions: Result<TenantRegions, SharedMemoryError>,
+        program: &Program,
+    ) -> Result<Self, InferenceError> {
+        let ranges = request.outputs.iter();
+        for range in ranges.filter_map(|output| output.range.as_ref()) {
+            regions.clone()?.check(range)?;
+        }
+        memory.resize(REQUEST_BYTES + input_bytes(&request.inputs))?;
+        memory.grow(answer_bytes(&request, program))?;
+        Ok(Self {
+            request,
+            memory,
+            regions,
+        })
+    }
 }
 
 /// The engine's answer to a request, which has not been written yet.
@@ -222,6 +246,16 @@ pub(in crate::api) async fn compute(
     })
 }
 
+/// Returns the durations of a request's stages.
+pub(in crate::api) fn timing(course: &RequestCourse, times: &EndedRequest) -> ServerTiming {
+    let receive_ms = times.receive.as_secs_f64() * 1e3;
+    ServerTiming {
+        stages: stages_view(receive_ms, course),
+        inbox: course.inbox.as_ms(),
+        total: times.latency.as_secs_f64() * 1e3,
+    }
+}
+
 /// The outputs of a request, and the form in which it wants them.
 pub(in crate::api) struct Answer {
     /// The model that answered.
@@ -292,13 +326,13 @@ pub(in crate::api) fn is_scanned(spec: &TensorSpec) -> bool {
     matches!(spec.datatype, Datatype::Bool | Datatype::Bytes)
 }
 
-pub(in crate::api) fn input_bytes(inputs: &[Tensor]) -> u64 {
+fn input_bytes(inputs: &[Tensor]) -> u64 {
     inputs.iter().map(|input| input.data().len() as u64).sum()
 }
 
 /// Returns the size of a request's outputs, in the worker's form and as JSON where that was requested, as far as the model declares
 /// it.
-pub(in crate::api) fn answer_bytes(request: &InferRequest, program: &Program) -> u64 {
+fn answer_bytes(request: &InferRequest, program: &Program) -> u64 {
     let declared = |spec: &TensorSpec| {
         let mut bytes = spec.datatype.width()? as u64;
         for (axis, dim) in spec.shape.iter().enumerate() {

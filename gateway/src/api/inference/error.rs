@@ -64,6 +64,20 @@ impl InferenceError {
         &self.message
     }
 
+    /// Returns the time after which to retry, if that may help.
+    pub(in crate::api) fn retries_after(&self) -> Option<Duration> {
+        let is_temporary = matches!(
+            self.status,
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+        );
+        is_temporary.then_some(self.retry_after)
+    }
+
+    /// Returns true if there is no such thing.
+    pub(in crate::api) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
     /// Returns true if the request was refused for now.
     pub(in crate::api) fn is_refusal(&self) -> bool {
         self.status == StatusCode::SERVICE_UNAVAILABLE

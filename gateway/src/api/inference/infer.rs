@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use memchr::memmem;
-use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER, ServerTiming};
+use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER};
 use packhorse_cluster::{ModelName, ModelVersion, Program, TensorSpec};
 use packhorse_protocol::{
     ByteRope, Form, InferRequest, InferResponse, Limits, Message, json_list_bound,
@@ -20,8 +20,8 @@ use super::{
     compress::compress,
     computation::{
         Answer, Arrival, Computed, LARGE_REQUEST, LARGE_TEXT, REQUEST_BYTES, ReceivedRequest,
-        SHARED_TENSORS, answer_bytes, compute, input_bytes, is_probe, is_scanned, record_refusal,
-        refusal,
+        SHARED_TENSORS, compute, is_probe, is_scanned, record_refusal, refusal,
+        timing as timing_of,
     },
     error::InferenceError,
     header_names::{HEADER_LENGTH, STAGES},
@@ -36,7 +36,7 @@ use super::{
 use crate::{
     driver::{RequestedModel, ServedModel},
     memory::Reservation,
-    telemetry::{EndedRequest, RequestCourse, stages_view},
+    telemetry::{EndedRequest, RequestCourse},
     tenant::{tenant_name_of, tenant_of},
 };
 
@@ -100,7 +100,7 @@ pub(super) async fn infer(
     match answer(&inference, &arrival, &path, &mut body, None).await {
         Ok(answered) => {
             let timing = parts.headers.contains_key(&STAGES);
-            let timing = timing.then(|| answered.timing());
+            let timing = timing.then(|| timing_of(&answered.course, &answered.times));
             let variant = path.requested.family.is_some();
             let variant = variant.then(|| HeaderValue::try_from(answered.model.id().to_string()));
             let mut response = response(answered.message, answered.memory);
@@ -141,18 +141,6 @@ pub(crate) struct TracedAnswer {
     pub(crate) course: RequestCourse,
     /// The measured times of the request.
     pub(crate) times: EndedRequest,
-}
-
-impl TracedAnswer {
-    /// Returns the durations of the request's stages.
-    fn timing(&self) -> ServerTiming {
-        let receive_ms = self.times.receive.as_secs_f64() * 1e3;
-        ServerTiming {
-            stages: stages_view(receive_ms, &self.course),
-            inbox: self.course.inbox.as_ms(),
-            total: self.times.latency.as_secs_f64() * 1e3,
-        }
-    }
 }
 
 /// Runs inference like a client's request, with outputs as JSON, and returns where its time went.
@@ -386,20 +374,7 @@ impl UnparsedRequest {
             return Err(exhausted.into());
         }
         let request = parsed?;
-        for range in request
-            .outputs
-            .iter()
-            .filter_map(|output| output.range.as_ref())
-        {
-            regions.clone()?.check(range)?;
-        }
-        memory.resize(REQUEST_BYTES + input_bytes(&request.inputs))?;
-        memory.grow(answer_bytes(&request, program))?;
-        Ok(ReceivedRequest {
-            request,
-            memory,
-            regions,
-        })
+        ReceivedRequest::parsed(request, memory, regions, program)
     }
 }
 

@@ -3,7 +3,7 @@
 use axum::{
     Json,
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{Extensions, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use packhorse_api::ErrorBody;
@@ -92,14 +92,23 @@ pub(in crate::api) async fn repository_index(
         .await?;
     let body = inflate(body, encoding, limits.body_bytes, &mut memory)?;
     let asked = RepositoryIndexRequest::parse(&body.to_bytes())?;
+    Ok(Json(index(&inference, &parts.extensions, asked.ready)))
+}
+
+/// Returns the models and families that a client may use, of which `ready_only` leaves those out that are not ready.
+pub(in crate::api) fn index(
+    inference: &Inference,
+    extensions: &Extensions,
+    ready_only: bool,
+) -> Vec<RepositoryEntry> {
     let catalog = inference.data_plane.catalog();
     let listed = catalog.all().filter(|model| {
-        (!asked.ready || model.is_ready())
-            && authorize::is_listed(&parts.extensions, model.id().name.as_str())
+        (!ready_only || model.is_ready())
+            && authorize::is_listed(extensions, model.id().name.as_str())
     });
     let families = catalog.families().filter(|family| {
-        (!asked.ready || family.is_ready())
-            && authorize::is_listed(&parts.extensions, family.name().as_str())
+        (!ready_only || family.is_ready())
+            && authorize::is_listed(extensions, family.name().as_str())
     });
     let listed = listed.map(|model| {
         let id = model.id();
@@ -110,7 +119,7 @@ pub(in crate::api) async fn repository_index(
         families.map(|family| entry(family.name(), None, family.is_ready(), family.is_loading()));
     let mut entries: Vec<_> = listed.chain(families).collect();
     entries.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(Json(entries))
+    entries
 }
 
 fn entry(
@@ -140,12 +149,17 @@ fn entry(
     }
 }
 
-/// Refuses `load` and `unload` of Triton's repository extension.
-pub(in crate::api) async fn refuse_loading() -> Response {
-    let error = InferenceError::new(
+/// The refusal of `load` and `unload` of Triton's repository extension.
+pub(in crate::api) fn no_loading() -> InferenceError {
+    InferenceError::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "loading and unloading are not supported: register and remove models through the admin API, /v1/models",
-    );
+    )
+}
+
+/// Refuses `load` and `unload` of Triton's repository extension.
+pub(in crate::api) async fn refuse_loading() -> Response {
+    let error = no_loading();
     // An empty list allows no method.
     let mut response = error.into_response();
     response

@@ -10,6 +10,7 @@ mod region;
 pub(in crate::api) mod routes;
 
 pub(in crate::api) use error::SharedMemoryError;
+pub(in crate::api) use routes::regions_of;
 
 use std::{
     collections::BTreeMap,
@@ -132,6 +133,14 @@ impl TenantRegions {
             let own = of_tenant(regions, self.tenant);
             own.map(|region| region.description().clone()).collect()
         })
+    }
+
+    /// Returns a region of the tenant as clients see it.
+    pub(in crate::api) fn description(
+        &self,
+        name: &str,
+    ) -> Result<SystemSharedMemory, SharedMemoryError> {
+        Ok(self.find(name)?.description().clone())
     }
 
     /// Returns a region of the tenant.

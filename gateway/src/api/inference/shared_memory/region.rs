@@ -97,7 +97,7 @@ impl Region {
     }
 
     /// Returns the region as clients see it.
-    pub(in crate::api) fn description(&self) -> &SystemSharedMemory {
+    pub(super) fn description(&self) -> &SystemSharedMemory {
         &self.description
     }
 

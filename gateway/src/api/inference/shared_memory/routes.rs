@@ -22,7 +22,7 @@ use crate::{
 const REGISTRATION_LIMIT: u64 = 4096;
 
 /// Returns the regions of the client that sent a request.
-async fn regions_of(
+pub(in crate::api) async fn regions_of(
     inference: &Inference,
     extensions: &Extensions,
 ) -> Result<TenantRegions, InferenceError> {
@@ -68,8 +68,8 @@ pub(in crate::api) async fn status(
     extensions: Extensions,
 ) -> Result<Json<Vec<SystemSharedMemory>>, InferenceError> {
     let name = name_of(region)?;
-    let found = regions_of(&inference, &extensions).await?.find(&name)?;
-    Ok(Json(vec![found.description().clone()]))
+    let regions = regions_of(&inference, &extensions).await?;
+    Ok(Json(vec![regions.description(&name)?]))
 }
 
 /// Registers a region of shared memory: requests may then name it in place of tensors.
