@@ -191,9 +191,9 @@ impl App {
         state.write_identity(&store.identity().await?)?;
 
         let inference = start_inference(&settings, &data_plane, &keys, wake_latency)?;
-        let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
-        let grpc_routes = grpc::router(inference.clone());
-        let admin_routes = admin::router(
+        let (http, document) = inference::router(inference.clone()).split_for_parts();
+        let grpc = grpc::router(inference.clone());
+        let admin = admin::router(
             Admin {
                 credentials,
                 keys: keys.clone(),
@@ -215,11 +215,7 @@ impl App {
         );
         data_plane.telemetry().set_certificates(tls.certificates());
         endless.extend(tls.watch(&tasks)?);
-        let routes = Routes {
-            inference: inference_routes,
-            grpc: grpc_routes,
-            admin: admin_routes,
-        };
+        let routes = Routes { http, grpc, admin };
         let listeners = listen(&settings, routes, tls, &tasks).await?;
         state.write_endpoints(
             listeners.inference.address(),
@@ -529,7 +525,7 @@ fn link_tls(settings: &Settings) -> Result<Option<Arc<Reloaded<ClientTls>>>, Sta
 
 /// The routes of the listeners.
 struct Routes {
-    inference: Router,
+    http: Router,
     grpc: Router,
     admin: Router,
 }
@@ -567,7 +563,7 @@ async fn listen(
     };
     let limits = connection_limits(settings, shares.inference, false, HEALTH);
     let (address, tls_of, name) = (settings.listen, tls.inference, "inference listener");
-    let inference = bind("listen", address, routes.inference, limits, tls_of, name).await?;
+    let inference = bind("listen", address, routes.http, limits, tls_of, name).await?;
     let limits = connection_limits(settings, shares.grpc, false, HEALTH);
     let grpc = listen_for_grpc(settings.grpc_listen, routes.grpc, limits, tls.grpc, tasks).await?;
     let limits = connection_limits(settings, shares.admin, true, METRICS);
