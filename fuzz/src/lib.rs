@@ -17,7 +17,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target {
         name: "http_json",
         run: targets::http::json,
@@ -25,6 +25,10 @@ pub const TARGETS: [Target; 8] = [
     Target {
         name: "http_binary",
         run: targets::http::binary,
+    },
+    Target {
+        name: "grpc_infer",
+        run: targets::grpc::infer,
     },
     Target {
         name: "wire_decoder",

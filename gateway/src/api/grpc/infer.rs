@@ -167,6 +167,8 @@ pub(super) struct Turn {
     extensions: Extensions,
     used: Option<KeyUse>,
     path: Option<ModelPath>,
+    /// The name and the version at the beginning of the message, by which the key and the limits were chosen.
+    named: Option<(String, String)>,
     /// The id that the client gave the request in its message, once that is known.
     id: String,
 }
@@ -206,6 +208,7 @@ impl Turn {
             caller,
             used: None,
             path: None,
+            named: None,
             id: String::new(),
         }
     }
@@ -249,6 +252,7 @@ impl Turn {
         };
         if let Some((name, version)) = named {
             self.find(&name, &version).await?;
+            self.named = Some((name, version));
         }
         let received = self.receive_known(reader, prefix).await;
         received.inspect_err(|error| self.record_refusal(error))
@@ -349,14 +353,20 @@ impl Turn {
             if id.len() <= ID_BYTES {
                 self.id.clone_from(id);
             }
-            if self.path.is_none() {
-                let ModelInferRequest {
-                    model_name,
-                    model_version,
-                    ..
-                } = &decoded.request;
-                let (name, version) = (model_name.clone(), model_version.clone());
-                self.find(&name, &version).await?;
+            let ModelInferRequest {
+                model_name: name,
+                model_version: version,
+                ..
+            } = &decoded.request;
+            let named = (name.clone(), version.clone());
+            if let Some(beginning) = &self.named {
+                if *beginning != named {
+                    return Err(InferenceError::bad_request(
+                        "model_name and model_version: given twice",
+                    ));
+                }
+            } else {
+                self.find(&named.0, &named.1).await?;
                 self.move_memory(&mut decoded)?;
             }
             let marks_final = kind == Kind::Stream && wants_final_mark(&decoded.request);
