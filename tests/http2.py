@@ -36,6 +36,10 @@ class Connection:
         self.socket = socket.create_connection((host, int(port)), timeout=timeout)
         settings = b"" if window is None else struct.pack(">HI", 4, window)
         self.send(PREFACE + frame(SETTINGS, 0, 0, settings))
+        # The windows of the gateway hold once its settings are acknowledged.
+        while (read := self.read()) is not None and not (read[0] == SETTINGS and not read[1] & ACK):
+            pass
+        self.send(frame(SETTINGS, ACK, 0))
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -53,12 +57,17 @@ class Connection:
         self.send(frame(DATA, END_STREAM if end else 0, stream, pieces[-1]))
 
     def read(self) -> tuple[int, int, int, bytes] | None:
-        """The next frame: kind, flags, stream, payload; None when the connection has ended."""
+        """The next frame: kind, flags, stream, payload; None when the connection has ended. Asked for a sign of life it gives one."""
         prefix = self.exactly(9)
         if prefix is None:
             return None
         payload = self.exactly(int.from_bytes(prefix[:3], "big"))
-        return None if payload is None else (prefix[3], prefix[4], struct.unpack(">I", prefix[5:])[0], payload)
+        if payload is None:
+            return None
+        kind, flags = prefix[3], prefix[4]
+        if kind == PING and not flags & ACK:
+            self.send(frame(PING, ACK, 0, payload))
+        return kind, flags, struct.unpack(">I", prefix[5:])[0], payload
 
     def exactly(self, count: int) -> bytes | None:
         got = b""
@@ -82,8 +91,6 @@ class Connection:
         """The frames of a call until it ends, or the connection does."""
         frames = []
         while (read := self.read()) is not None:
-            if read[0] == SETTINGS and not read[1] & ACK:
-                self.send(frame(SETTINGS, ACK, 0))
             if read[2] == stream:
                 frames.append(read)
                 if read[0] == RST_STREAM or (read[0] in (HEADERS, DATA) and read[1] & END_STREAM):

@@ -212,7 +212,8 @@ def test_a_request_waits_as_long_as_its_call_and_no_longer(client):
     given = tensors({"x": np.ones((8, 256), np.float32)})
     with pytest.raises(InferenceServerException) as refused:
         client.infer("slow", given, client_timeout=0.001)
-    assert "DEADLINE_EXCEEDED" in str(refused.value.status()) or "Deadline" in refused.value.message()
+    # Whoever notices first: the client, the queue, or the engine that sees that no replica can.
+    assert "deadline" in (str(refused.value.status()) + refused.value.message()).lower()
     assert client.infer("slow", given, client_timeout=30).as_numpy("y").shape == (8, 256)
 
 

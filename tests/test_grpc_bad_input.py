@@ -2,9 +2,11 @@
 
 import gzip
 import resource
+import socket
 import struct
 import threading
 import time
+from pathlib import Path
 
 import grpc
 import http2
@@ -27,8 +29,6 @@ def resident(served: Served) -> int:
 
 
 def descriptors(served: Served) -> int:
-    from pathlib import Path
-
     return len(list(Path(f"/proc/{served.cluster.gateway.pid}/fd").iterdir()))
 
 
@@ -94,7 +94,7 @@ def test_oversize_messages_are_refused_before_they_are_sent(served: Served):
     # It announces 4 GiB and sends little.
     connection.call(1, INFER, b"\x00\xff\xff\xff\xff" + infer()[:20], end=False)
     (answer,) = [read for read in connection.answer(1) if read[0] == HEADERS]
-    assert b"larger than the limit" in answer[3] or answer[1] & http2.END_STREAM
+    assert answer[1] & http2.END_STREAM, "a status without a message"
     connection.close()
     code, details = refused(served, infer(1, BODY_LIMIT // 4 + 10))
     assert (code, f"{BODY_LIMIT} bytes" in details) == ("RESOURCE_EXHAUSTED", True)
@@ -117,7 +117,8 @@ def test_unknown_methods_kinds_and_times_are_refused(served: Served):
         connection = Connection(served.cluster.grpc)
         connection.call(1, INFER, message(infer()), **more)
         frames = connection.answer(1)
-        assert frames[-1][0] == HEADERS and b"grpc-status" in frames[-1][3] or frames, more
+        # One frame is the whole answer: a status without a message.
+        assert [(read[0], read[1] & http2.END_STREAM) for read in frames] == [(HEADERS, http2.END_STREAM)], more
         connection.close()
 
 
@@ -138,8 +139,6 @@ def test_unknown_methods_kinds_and_times_are_refused(served: Served):
 )
 def test_bad_frames_end_their_connection_alone(served: Served, data: bytes):
     connection = Connection.__new__(Connection)
-    import socket
-
     host, port = served.cluster.grpc.rsplit(":", 1)
     connection.socket = socket.create_connection((host, int(port)), timeout=20)
     connection.send(data)
@@ -173,8 +172,7 @@ def test_a_flood_of_resets_ends_its_connection(served: Served):
     connection.socket.settimeout(20)
     frames = connection.until_end() if not ended else []
     goaways = [read for read in frames if read[0] == GOAWAY]
-    # Either it is told, or the gateway kept up and forgot each.
-    assert ended or goaways or frames is not None
+    assert ended or goaways
     connection.close()
 
 
@@ -206,18 +204,19 @@ def test_streams_that_stop_reading_hold_no_more_than_their_window_and_lose_their
     """Its windows are closed, and it asks for large answers all the same."""
     before = resident(served)
     connections = [Connection(served.cluster.grpc, window=0, timeout=40) for _ in range(4)]
-    request = message(infer(8, 20_000))
+    request = message(infer(8, 15_000))
+    begin = time.monotonic()
     for connection in connections:
-        for number in range(20):
-            connection.call(2 * number + 1, INFER, None)
-        # As far as the window of the gateway lets it.
-        connection.data(1, request[:600_000])
-        connection.data(3, request[:300_000])
-    time.sleep(1)
-    assert resident(served) - before < 300 << 20
+        for stream in [1, 3]:
+            # As much as the windows of the gateway take.
+            connection.call(stream, INFER, request)
     for connection in connections:
-        connection.until_end()
+        frames = connection.until_end()
+        assert {read[2] for read in frames if read[0] == HEADERS} == {1, 3}, "both were answered"
+        assert not [read for read in frames if read[0] == DATA and read[3]]
         connection.close()
+    assert 8 < time.monotonic() - begin < 30, "after --client-timeout-ms"
+    assert resident(served) - before < 100 << 20
 
 
 def test_a_client_that_sends_no_message_is_refused_in_time(served: Served):
@@ -241,7 +240,6 @@ def test_a_stream_goes_on_after_bad_messages_and_ends_at_a_bad_frame(served: Ser
     connection.call(1, STREAM, message(infer()) + b"\x07bad!")
     frames = connection.answer(1)
     assert [read[0] for read in frames] == [HEADERS, DATA, HEADERS]
-    assert b"13" in frames[-1][3] or b"3" in frames[-1][3]
     connection.close()
 
 

@@ -109,6 +109,10 @@ pub(super) fn serve(
         async move {
             let mut answer: Response = answer.await?;
             let held = answer.extensions_mut().remove::<HeldUntilSent>();
+            if !answer.body().is_end_stream() {
+                // A client that makes no room from the beginning stalls, too.
+                member.passed_on();
+            }
             Ok::<_, Infallible>(answer.map(|body| AnswerBody {
                 body,
                 member,
