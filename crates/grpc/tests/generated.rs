@@ -1,7 +1,5 @@
 //! The generated code is what the files of `proto` say. `cargo xtask grpc` writes it.
 
-#![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
-
 use std::{fs, path::Path};
 
 use prost::Message as _;

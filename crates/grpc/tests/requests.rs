@@ -63,7 +63,7 @@ fn assert_read<T: Element>(contents: InferTensorContents, values: &[T]) {
     let expected = Tensor::from_values("x", shape, values).unwrap();
     let datatype = T::DATATYPE.to_string();
     let typed = read(&request(vec![input(&datatype, &[count], contents)])).unwrap();
-    assert_eq!(typed.inputs, [expected.clone()]);
+    assert_eq!(typed.inputs, std::slice::from_ref(&expected));
     let mut raw = request(vec![input(&datatype, &[count], none())]);
     raw.raw_input_contents = vec![expected.data().to_bytes()];
     assert_eq!(read(&raw).unwrap().inputs, [expected]);
