@@ -69,8 +69,7 @@ pub(super) async fn model_infer(State(grpc): State<Grpc>, request: Request) -> R
     let patience = caller.head.patience;
     let mut turn = Turn::new(Arc::new(caller));
     let answer = async {
-        let missing = || InferenceError::bad_request("expected a message, and the body is empty");
-        let prefix = reader.next().await?.ok_or_else(missing)?;
+        let prefix = reader.only().await?;
         let received = turn.receive(&mut reader, prefix).await?;
         turn.answer(received, Kind::Unary).await
     };

@@ -4,7 +4,7 @@ use axum::{body::Body, http::HeaderMap};
 use bytes::{Buf as _, Bytes, BytesMut};
 use packhorse_grpc::{Beginning, Prefix, beginning};
 use packhorse_protocol::ByteRope;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::{
     api::inference::{
@@ -37,6 +37,15 @@ impl MessageReader {
             left: 0,
             end: Instant::now() + BODY_TIME,
         }
+    }
+
+    /// Returns the beginning of the only message of a call, which must begin within the longest pause.
+    pub(super) async fn only(&mut self) -> Result<Prefix, InferenceError> {
+        let pause = self.limits.body_timeout;
+        let slow = |_| InferenceError::body_too_slow(pause, BODY_TIME);
+        let first = timeout(pause, self.next()).await.map_err(slow)??;
+        first
+            .ok_or_else(|| InferenceError::bad_request("expected a message, and the body is empty"))
     }
 
     /// Returns the beginning of the next message; `None` at the end of the body. What is left of the present one is discarded. The wait for a message

@@ -79,8 +79,7 @@ async fn try_answer<Q: Question, A: Message>(
     let mut reader = MessageReader::new(&parts.headers, body, limits);
     let mut memory = grpc.reservation(tenant_of(&parts.extensions));
     let receive = async {
-        let missing = || InferenceError::bad_request("expected a message, and the body is empty");
-        let prefix = reader.next().await?.ok_or_else(missing)?;
+        let prefix = reader.only().await?;
         let message = reader.receive(Place::OnePiece, &mut memory).await?;
         if prefix.is_compressed {
             head.compression
@@ -89,7 +88,7 @@ async fn try_answer<Q: Question, A: Message>(
             Ok(message)
         }
     };
-    let message = within(head.patience.or(Some(grpc.limits.body_timeout)), receive).await?;
+    let message = within(head.patience, receive).await?;
     let question: Q = decoded(&message)?;
     let used = keys.map(|keys| use_key(keys, key, question.model()));
     let used = used.transpose()?;
