@@ -163,6 +163,16 @@ mod tests {
     /// The places that start tasks of their own, the number of them, and the reason why nobody needs to watch them.
     const OWN_TASKS: [(&str, usize, &str); 11] = [
         (
+            "api/grpc/reflection.rs",
+            1,
+            "one stream; its answer tells of its panic",
+        ),
+        (
+            "api/grpc/stream.rs",
+            1,
+            "one stream; its answer tells of its panic",
+        ),
+        (
             "api/inference/body.rs",
             1,
             "the rest of one body, within a time",
