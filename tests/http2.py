@@ -36,10 +36,14 @@ class Connection:
         self.socket = socket.create_connection((host, int(port)), timeout=timeout)
         settings = b"" if window is None else struct.pack(">HI", 4, window)
         self.send(PREFACE + frame(SETTINGS, 0, 0, settings))
-        # The windows of the gateway hold once its settings are acknowledged.
-        while (read := self.read()) is not None and not (read[0] == SETTINGS and not read[1] & ACK):
-            pass
-        self.send(frame(SETTINGS, ACK, 0))
+        # The windows of the gateway hold once its settings are acknowledged, and that of the connection once it was told.
+        told = set()
+        while told < {SETTINGS, WINDOW_UPDATE} and (read := self.read()) is not None:
+            if read[0] == SETTINGS and not read[1] & ACK:
+                self.send(frame(SETTINGS, ACK, 0))
+                told.add(SETTINGS)
+            elif read[0] == WINDOW_UPDATE:
+                told.add(WINDOW_UPDATE)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
