@@ -126,8 +126,8 @@ class Reader:
         for name in FOLDERS:
             (self.here / name).symlink_to(ROOT / name)
         # The pages name the usual ports, which others may use on this machine.
-        self.ports = {usual: str(free_port()) for usual in ("8080", "8081")}
-        inference, admin = (f"127.0.0.1:{port}" for port in self.ports.values())
+        self.ports = {usual: str(free_port()) for usual in ("8080", "8081", "8001")}
+        inference, admin, grpc = (f"127.0.0.1:{port}" for port in self.ports.values())
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("PACKHORSE_", "XDG_"))}
         self.environment |= {
             "HOME": str(self.home),
@@ -136,6 +136,7 @@ class Reader:
             "PACKHORSE_ADMIN_URL": f"http://{admin}",
             "PACKHORSE_LISTEN": inference,
             "PACKHORSE_ADMIN_LISTEN": admin,
+            "PACKHORSE_GRPC_LISTEN": grpc,
             "PACKHORSE_GATEWAY": f"http://{admin}",
             "PACKHORSE_NODE": "laptop",
             "PACKHORSE_PROFILES": str(self.profiles()),
@@ -155,7 +156,7 @@ class Reader:
 
     def on_our_ports(self, text: str) -> str:
         """The text with the ports of this machine for the usual ones."""
-        return re.sub(r"(localhost|127\.0\.0\.1):(8080|8081)\b", lambda match: f"{match[1]}:{self.ports[match[2]]}", text)
+        return re.sub(r"(localhost|127\.0\.0\.1):(8080|8081|8001)\b", lambda match: f"{match[1]}:{self.ports[match[2]]}", text)
 
     def start_cluster(self) -> None:
         """Starts what pages expect that start nothing: two simulated GPUs that serve a model."""

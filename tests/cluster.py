@@ -127,6 +127,8 @@ class Cluster:
         self.agents: dict[str, Process] = {}
         self.gateway: Process | None = None
         self.inference, self.admin_address = listen, admin_listen
+        # By a variable, which former versions do not know.
+        self.grpc: str | None = "127.0.0.1:0"
         self.start_gateway()
 
     def start_gateway(self) -> None:
@@ -136,7 +138,7 @@ class Cluster:
         if self.user:
             user, group = self.user
             arguments = ["setpriv", f"--reuid={user}", f"--regid={user}", f"--groups={group}", *arguments]
-        self.gateway = Process(arguments, self.folder / "gateway.log")
+        self.gateway = Process(arguments, self.folder / "gateway.log", {"PACKHORSE_GRPC_LISTEN": self.grpc or "off"})
 
         def listening() -> dict | None:
             assert self.gateway.is_running(), f"the gateway ended:\n{self.gateway.said()}"
@@ -147,7 +149,7 @@ class Cluster:
             return endpoints if endpoints["pid"] == self.gateway.pid else None
 
         endpoints = wait_until(listening, "the gateway to listen")
-        self.inference, self.admin_address = endpoints["inference"], endpoints["admin"]
+        self.inference, self.grpc, self.admin_address = endpoints["inference"], endpoints.get("grpc"), endpoints["admin"]
         self.admin = Admin(self.admin_address, self.admin_token(), self.ca)
         self.agent_token = (self.state / "agent-token").read_text().strip()
 

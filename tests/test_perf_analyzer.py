@@ -32,3 +32,20 @@ def test_perf_analyzer_measures(served: Served, load: list[str], tmp_path: Path)
     assert answered(served) - before >= 40
     # Nothing of it is left.
     assert request(served.address, "GET", "/v2/systemsharedmemory/status").json() == []
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        ["--concurrency-range", "4"],
+        ["--concurrency-range", "4", "--streaming"],
+        ["--request-rate-range", "40", "--request-distribution", "poisson"],
+        ["--concurrency-range", "4", "--shared-memory", "system"],
+    ],
+    ids=["closed-loop", "stream", "open-loop", "closed-loop-shared-memory"],
+)
+def test_perf_analyzer_measures_over_grpc(served: Served, load: list[str], tmp_path: Path):
+    before = answered(served)
+    perf_analyzer.measure(served.cluster.grpc, "double", ["--shape", "x:16", *load], tmp_path / "report.csv", "grpc")
+    assert answered(served) - before >= 40
+    assert request(served.address, "GET", "/v2/systemsharedmemory/status").json() == []

@@ -17,7 +17,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 11] = [
     Target {
         name: "http_json",
         run: targets::http::json,
@@ -25,6 +25,10 @@ pub const TARGETS: [Target; 10] = [
     Target {
         name: "http_binary",
         run: targets::http::binary,
+    },
+    Target {
+        name: "grpc_infer",
+        run: targets::grpc::infer,
     },
     Target {
         name: "wire_decoder",

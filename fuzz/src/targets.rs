@@ -3,5 +3,6 @@
 pub(crate) mod agent;
 pub(crate) mod artifact;
 pub(crate) mod files;
+pub(crate) mod grpc;
 pub(crate) mod http;
 pub(crate) mod wire;

@@ -18,10 +18,11 @@ use tokio::{
 use crate::{
     api::{
         admin::{self, Admin, Credentials},
+        grpc,
         inference::{self, Inference, InferenceLimits},
         web_policy::WebPolicy,
     },
-    config::Settings,
+    config::{GrpcListen, Settings},
     controller::{Controller, ControllerConfig},
     descriptors,
     driver::{DataPlane, DataPlaneConfig, LinkChange},
@@ -46,16 +47,17 @@ const LONGEST_SWEEP: Duration = Duration::from_mins(10);
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(10);
 /// The paths of the inference listener that are answered even above its limit of connections.
 const HEALTH: &str = "/v2/health/";
-/// The protocols that the listeners speak within TLS.
+/// The protocol that the listeners of HTTP speak within TLS.
 const ALPN: &[&[u8]] = &[b"http/1.1"];
+/// The protocol that the gRPC listener speaks within TLS.
+const GRPC_ALPN: &[&[u8]] = &[b"h2"];
 /// The path of the admin listener that is answered even above its limit of connections.
 const METRICS: &str = "/metrics";
 
 /// A running gateway.
 #[derive(Debug)]
 pub struct App {
-    inference: Server,
-    admin: Server,
+    listeners: Listeners,
     controller: Controller,
     data_plane: DataPlane,
     events: EventLog,
@@ -130,7 +132,7 @@ pub enum StartError {
 }
 
 impl App {
-    /// Starts all parts. When this returns, both listeners answer, and `endpoints.json` contains their addresses.
+    /// Starts all parts. When this returns, all listeners answer, and `endpoints.json` contains their addresses.
     ///
     /// # Errors
     /// A configured object does not exist or cannot be used.
@@ -189,8 +191,9 @@ impl App {
         state.write_identity(&store.identity().await?)?;
 
         let inference = start_inference(&settings, &data_plane, &keys, wake_latency)?;
-        let (inference_routes, document) = inference::router(inference.clone()).split_for_parts();
-        let admin_routes = admin::router(
+        let (http, document) = inference::router(inference.clone()).split_for_parts();
+        let grpc = grpc::router(inference.clone());
+        let admin = admin::router(
             Admin {
                 credentials,
                 keys: keys.clone(),
@@ -212,13 +215,15 @@ impl App {
         );
         data_plane.telemetry().set_certificates(tls.certificates());
         endless.extend(tls.watch(&tasks)?);
-        let routes = (inference_routes, admin_routes);
-        let (inference, admin) = listen(&settings, routes, tls, &tasks).await?;
-        state.write_endpoints(inference.address(), admin.address())?;
-        tracing::info!(inference = %inference.address(), admin = %admin.address(), "the gateway is up");
+        let routes = Routes { http, grpc, admin };
+        let listeners = listen(&settings, routes, tls, &tasks).await?;
+        state.write_endpoints(
+            listeners.inference.address(),
+            listeners.grpc_address(),
+            listeners.admin.address(),
+        )?;
         Ok(Self {
-            inference,
-            admin,
+            listeners,
             controller,
             data_plane,
             events,
@@ -236,12 +241,17 @@ impl App {
 
     /// Returns the address of the inference API.
     pub fn inference_address(&self) -> SocketAddr {
-        self.inference.address()
+        self.listeners.inference.address()
+    }
+
+    /// Returns the address of the inference API over gRPC, if it is served.
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.listeners.grpc_address()
     }
 
     /// Returns the address of the admin API, which agents use, too.
     pub fn admin_address(&self) -> SocketAddr {
-        self.admin.address()
+        self.listeners.admin.address()
     }
 
     /// Returns the events of the cluster.
@@ -271,16 +281,30 @@ impl App {
         }
         tracing::info!("stopping: answering the requests in flight");
         let deadline = Instant::now() + self.grace;
-        self.inference.drain(deadline).await;
+        let Listeners {
+            inference,
+            grpc,
+            admin,
+        } = self.listeners;
+        let grpc_drained = async {
+            match &grpc {
+                Some(grpc) => grpc.drain(deadline).await,
+                None => true,
+            }
+        };
+        tokio::join!(inference.drain(deadline), grpc_drained);
         // The grace period is over, or nothing is in flight: what is left is refused, and these answers leave.
         self.data_plane.shutdown(Duration::ZERO).await;
-        self.inference.shutdown(Instant::now()).await;
+        inference.shutdown(Instant::now()).await;
+        if let Some(grpc) = grpc {
+            grpc.shutdown(Instant::now()).await;
+        }
         if let Some(exporter) = self.exporter {
             exporter.shutdown().await;
         }
         self.controller.shutdown().await;
         self.events.close().await;
-        self.admin.shutdown(Instant::now() + ADMIN_GRACE).await;
+        admin.shutdown(Instant::now() + ADMIN_GRACE).await;
         if let Err(e) = self.keys.write_uses().await {
             tracing::warn!(error = %e, "the times of the keys' last use are not stored");
         }
@@ -426,38 +450,52 @@ fn connection_limits(
 /// The TLS of the listeners.
 struct ListenersTls {
     inference: Option<Arc<Reloaded<ServerTls>>>,
+    grpc: Option<Arc<Reloaded<ServerTls>>>,
     admin: Option<Arc<Reloaded<ServerTls>>>,
 }
 
 impl ListenersTls {
     /// Reads the certificates. If both listeners have the same files, they share what is made of them.
     fn open(settings: &Settings) -> Result<Self, StartError> {
-        let open = |flag, files: &Option<ServerFiles>| -> Result<_, StartError> {
-            let opened = files.clone().map(|files| ServerTls::open(files, ALPN));
+        let open = |flag, files: &Option<ServerFiles>, alpn| -> Result<_, StartError> {
+            let opened = files.clone().map(|files| ServerTls::open(files, alpn));
             let opened = opened.transpose();
             let opened = opened.map_err(|source| StartError::Tls { flag, source })?;
             Ok(opened.map(Arc::new))
         };
-        let inference = open("tls-cert", &settings.tls)?;
+        let inference = open("tls-cert", &settings.tls, ALPN)?;
+        let grpc_address = settings.grpc_listen.address();
+        let grpc_files = settings.tls.clone().filter(|_| grpc_address.is_some());
+        let grpc = open("tls-cert", &grpc_files, GRPC_ALPN)?;
         let admin = if settings.admin_tls == settings.tls {
             inference.clone()
         } else {
-            open("admin-tls-cert", &settings.admin_tls)?
+            open("admin-tls-cert", &settings.admin_tls, ALPN)?
         };
-        for (address, tls, flag) in [
+        let of_http = [
             (settings.listen, &inference, "--tls-cert"),
             (settings.admin_listen, &admin, "--admin-tls-cert"),
-        ] {
+        ];
+        let of_grpc = grpc_address.map(|address| (address, &grpc, "--tls-cert"));
+        for (address, tls, flag) in of_http.into_iter().chain(of_grpc) {
             if tls.is_none() && !address.ip().is_loopback() {
                 tracing::warn!(%address, "a listener that other machines can reach takes tokens, keys and requests in clear text; give it a certificate with {flag}");
             }
         }
-        Ok(Self { inference, admin })
+        Ok(Self {
+            inference,
+            grpc,
+            admin,
+        })
     }
 
     /// Returns the certificates of the listeners that have one.
     fn certificates(&self) -> Vec<Certificate> {
-        let listeners = [("inference", &self.inference), ("admin", &self.admin)];
+        let listeners = [
+            ("inference", &self.inference),
+            ("grpc", &self.grpc),
+            ("admin", &self.admin),
+        ];
         let certificate = |(listener, tls): (_, &Option<_>)| {
             let tls = Arc::clone(tls.as_ref()?);
             Some(Certificate { listener, tls })
@@ -485,13 +523,35 @@ fn link_tls(settings: &Settings) -> Result<Option<Arc<Reloaded<ClientTls>>>, Sta
     Ok(opened.map(Arc::new))
 }
 
-/// Starts the inference and the admin listener.
+/// The routes of the listeners.
+struct Routes {
+    http: Router,
+    grpc: Router,
+    admin: Router,
+}
+
+/// The listeners.
+#[derive(Debug)]
+struct Listeners {
+    inference: Server,
+    /// The one for gRPC, if there is one.
+    grpc: Option<Server>,
+    admin: Server,
+}
+
+impl Listeners {
+    fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref().map(Server::address)
+    }
+}
+
+/// Starts the listeners.
 async fn listen(
     settings: &Settings,
-    (inference, admin): (Router, Router),
+    routes: Routes,
     tls: ListenersTls,
     tasks: &Tasks,
-) -> Result<(Server, Server), StartError> {
+) -> Result<Listeners, StartError> {
     let shares = descriptors::raise_and_divide(settings.max_connections);
     let bind = async |flag, address, routes, limits, tls, name| {
         let bound = Server::bind(address, routes, limits, tls, (tasks, name)).await;
@@ -503,12 +563,58 @@ async fn listen(
     };
     let limits = connection_limits(settings, shares.inference, false, HEALTH);
     let (address, tls_of, name) = (settings.listen, tls.inference, "inference listener");
-    let inference = bind("listen", address, inference, limits, tls_of, name).await?;
+    let inference = bind("listen", address, routes.http, limits, tls_of, name).await?;
+    let limits = connection_limits(settings, shares.grpc, false, HEALTH);
+    let grpc = listen_for_grpc(settings.grpc_listen, routes.grpc, limits, tls.grpc, tasks).await?;
     let limits = connection_limits(settings, shares.admin, true, METRICS);
-    let address = settings.admin_listen;
-    let name = "admin listener";
-    let admin = bind("admin-listen", address, admin, limits, tls.admin, name).await?;
-    Ok((inference, admin))
+    let (address, name) = (settings.admin_listen, "admin listener");
+    let admin = bind(
+        "admin-listen",
+        address,
+        routes.admin,
+        limits,
+        tls.admin,
+        name,
+    )
+    .await?;
+    let listeners = Listeners {
+        inference,
+        grpc,
+        admin,
+    };
+    tracing::info!(
+        inference = %listeners.inference.address(), grpc = listeners.grpc_address().map(tracing::field::display),
+        admin = %listeners.admin.address(), "the gateway is up"
+    );
+    Ok(listeners)
+}
+
+/// Starts the gRPC listener, if there shall be one. One that nobody asked for keeps no gateway from starting.
+async fn listen_for_grpc(
+    listen: GrpcListen,
+    routes: Router,
+    limits: ConnectionLimits,
+    tls: Option<Arc<Reloaded<ServerTls>>>,
+    tasks: &Tasks,
+) -> Result<Option<Server>, StartError> {
+    let Some(address) = listen.address() else {
+        return Ok(None);
+    };
+    let task = (tasks, "gRPC listener");
+    match Server::bind_multiplexed(address, routes, limits, tls, task).await {
+        Ok(server) => Ok(Some(server)),
+        Err(e)
+            if matches!(listen, GrpcListen::IfFree(_)) && e.kind() == io::ErrorKind::AddrInUse =>
+        {
+            tracing::warn!(%address, "there is no gRPC listener, because another program listens there: choose its address with --grpc-listen, or switch it off");
+            Ok(None)
+        }
+        Err(source) => Err(StartError::Listen {
+            flag: "grpc-listen",
+            address,
+            source,
+        }),
+    }
 }
 
 /// Deletes the model files that no model uses, again and again.
@@ -606,6 +712,7 @@ mod tests {
                 "control plane",
                 "data plane",
                 "event writer",
+                "gRPC listener",
                 "goodput ticker",
                 "inference listener",
                 "key use writer",

@@ -1,7 +1,12 @@
 //! The configuration of a gateway: flags and environment variables, parsed once into [`Settings`].
 
 use std::{
-    ffi::OsStr, net::SocketAddr, path::PathBuf, thread::available_parallelism, time::Duration,
+    ffi::OsStr,
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+    thread::available_parallelism,
+    time::Duration,
 };
 
 use clap::{
@@ -24,7 +29,8 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   packhorse-gateway
-      Listens on 127.0.0.1:8080 (inference) and 127.0.0.1:8081 (admin), with its state in ~/.local/share/packhorse.
+      Listens on 127.0.0.1:8080 (inference), 127.0.0.1:8001 (the same over gRPC) and 127.0.0.1:8081 (admin), with its state in
+      ~/.local/share/packhorse.
   packhorse-gateway --state-dir /var/lib/packhorse --listen 0.0.0.0:8080
       Inference from all machines, admin from this machine only.
   packhorse-gateway --admin-listen 0.0.0.0:8081 --admin-token-file /etc/packhorse/admin-token \\
@@ -36,12 +42,63 @@ Examples:
 /// The requests for which an API key is required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum InferenceKeys {
-    /// Those to a listener that is not on loopback.
+    /// All, where the inference or the gRPC listener is not on loopback.
     Auto,
     /// All.
     Required,
     /// None.
     Off,
+}
+
+/// The address of the gRPC listener, or that there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrpcListen {
+    /// There is none.
+    Off,
+    /// It listens there, or the gateway does not start.
+    At(SocketAddr),
+    /// It listens there unless somebody else does: nobody asked for it.
+    IfFree(SocketAddr),
+}
+
+/// The text is neither an address nor `off`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected an IP address and a port, such as 127.0.0.1:8001, or off")]
+pub struct InvalidGrpcListen;
+
+impl FromStr for GrpcListen {
+    type Err = InvalidGrpcListen;
+
+    fn from_str(text: &str) -> Result<Self, InvalidGrpcListen> {
+        if text == "off" {
+            return Ok(Self::Off);
+        }
+        text.parse().map(Self::At).map_err(|_| InvalidGrpcListen)
+    }
+}
+
+impl GrpcListen {
+    /// The port, unless another is given: that of Triton.
+    const PORT: u16 = 8001;
+
+    /// Returns the address where none is given.
+    fn default_beside(listen: SocketAddr) -> Self {
+        let port = if listen.port() == 0 { 0 } else { Self::PORT };
+        Self::IfFree(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    }
+
+    /// Returns the address, if there is a listener.
+    pub fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Off => None,
+            Self::At(address) | Self::IfFree(address) => Some(address),
+        }
+    }
+
+    fn is_loopback(self) -> bool {
+        self.address()
+            .is_none_or(|address| address.ip().is_loopback())
+    }
 }
 
 /// The Packhorse gateway: answers inference requests and decides which model runs where.
@@ -64,6 +121,11 @@ pub struct Options {
         default_value = "127.0.0.1:8080"
     )]
     pub listen: SocketAddr,
+
+    /// Address of the listener for gRPC, which speaks the same protocol; port 0 chooses a free port, and off has none [default: 127.0.0.1:8001; a free
+    /// port if that of --listen is 0]
+    #[arg(long, env = "PACKHORSE_GRPC_LISTEN", value_name = "ADDRESS|off")]
+    pub grpc_listen: Option<GrpcListen>,
 
     /// Address of the listener for admins and agents; other addresses than loopback require --admin-token-file
     #[arg(
@@ -93,8 +155,8 @@ pub struct Options {
     )]
     pub engines: Option<u8>,
 
-    /// File with the certificate of the inference listener, in PEM form, followed by those that lead to its authority; the listener
-    /// then uses TLS
+    /// File with the certificate of the inference and the gRPC listener, in PEM form, followed by those that lead to its authority; the
+    /// listeners then use TLS
     #[arg(
         long,
         env = "PACKHORSE_TLS_CERT",
@@ -130,7 +192,7 @@ pub struct Options {
     )]
     pub admin_tls_key: Option<PathBuf>,
 
-    /// API keys for inference requests: required, off, or auto (required unless the inference listener is on loopback)
+    /// API keys for inference requests: required, off, or auto (required unless the inference and the gRPC listener are on loopback)
     #[arg(
         long,
         env = "PACKHORSE_INFERENCE_KEYS",
@@ -397,6 +459,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// The inference listener.
     pub listen: SocketAddr,
+    /// The gRPC listener.
+    pub grpc_listen: GrpcListen,
     /// The certificate and key of the inference listener; `None` without TLS.
     pub tls: Option<ServerFiles>,
     /// The certificate and key of the admin listener; `None` without TLS.
@@ -523,6 +587,8 @@ impl Options {
             return Err(ConfigError::OpenAdmin(self.admin_listen));
         }
         let engines = self.engines();
+        let grpc_listen = self.grpc_listen;
+        let grpc_listen = grpc_listen.unwrap_or_else(|| GrpcListen::default_beside(self.listen));
         let default_state_dir = || self.data_home.path().map(|path| path.join("packhorse"));
         let state_dir = self
             .state_dir
@@ -533,11 +599,14 @@ impl Options {
         Ok(Settings {
             state_dir,
             listen: self.listen,
+            grpc_listen,
             admin_tls: admin_tls.or_else(|| tls.clone()),
             tls,
             link_tls: self.link_tls.of_gateway()?,
             inference_keys: match self.inference_keys {
-                InferenceKeys::Auto => !self.listen.ip().is_loopback(),
+                InferenceKeys::Auto => {
+                    !self.listen.ip().is_loopback() || !grpc_listen.is_loopback()
+                }
                 InferenceKeys::Required => true,
                 InferenceKeys::Off => false,
             },
@@ -648,6 +717,28 @@ mod tests {
         assert!(settings(&["--state-dir", "/s", "--admin-listen", "[::1]:0"]).is_ok());
         // The inference listener has no token: its clients are public.
         assert!(settings(&["--state-dir", "/s", "--listen", "0.0.0.0:8080"]).is_ok());
+    }
+
+    #[test]
+    fn the_grpc_listener_is_there_unless_it_is_switched_off_and_stays_away_from_tests() {
+        let listen = |flags: &[&str]| {
+            let flags = [&["--state-dir", "/s"], flags].concat();
+            let settings = settings(&flags).unwrap();
+            (settings.grpc_listen, settings.inference_keys)
+        };
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        assert_eq!(listen(&[]), (GrpcListen::IfFree(local(8001)), false));
+        let free = ["--listen", "127.0.0.1:0"];
+        assert_eq!(listen(&free), (GrpcListen::IfFree(local(0)), false));
+        let chosen = ["--grpc-listen", "127.0.0.1:9000"];
+        assert_eq!(listen(&chosen), (GrpcListen::At(local(9000)), false));
+        assert_eq!(listen(&["--grpc-listen", "off"]), (GrpcListen::Off, false));
+        // Keys are for both listeners or for neither.
+        assert!(listen(&["--grpc-listen", "0.0.0.0:8001"]).1);
+        for wrong in ["8001", "localhost:8001", "on", ""] {
+            let flags = ["packhorse-gateway", "--grpc-listen", wrong];
+            assert!(Options::try_parse_from(flags).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -14,9 +14,14 @@ const RESERVE_MAX: u64 = 4096;
 pub(crate) struct ConnectionShares {
     /// The connections of the inference listener.
     pub(crate) inference: usize,
+    /// The connections of the gRPC listener.
+    pub(crate) grpc: usize,
     /// The connections of the admin listener.
     pub(crate) admin: usize,
 }
+
+/// The most connections of the gRPC listener: each has many requests at a time, and may have as many bytes in memory as its window has.
+pub(crate) const GRPC_CONNECTIONS: usize = 1024;
 
 /// Raises the soft limit of descriptors to the hard one, and divides them; each listener gets at most `wanted` connections.
 pub(crate) fn raise_and_divide(wanted: usize) -> ConnectionShares {
@@ -28,6 +33,7 @@ pub(crate) fn raise_and_divide(wanted: usize) -> ConnectionShares {
             descriptors = shown,
             connections.wanted = wanted,
             connections.inference = shares.inference,
+            connections.grpc = shares.grpc,
             connections.admin = shares.admin,
             "the hard limit of file descriptors is too low for --max-connections: raise it (ulimit -Hn, LimitNOFILE=)"
         );
@@ -35,6 +41,7 @@ pub(crate) fn raise_and_divide(wanted: usize) -> ConnectionShares {
         tracing::info!(
             descriptors = shown,
             connections.inference = shares.inference,
+            connections.grpc = shares.grpc,
             connections.admin = shares.admin,
             "the limit of file descriptors allows all connections"
         );
@@ -43,21 +50,24 @@ pub(crate) fn raise_and_divide(wanted: usize) -> ConnectionShares {
 }
 
 /// Divides descriptors: a quarter is reserved for everything that is no connection of a client, and an admin listener that gets
-/// less than it wants has a quarter of the rest.
+/// less than it wants has a quarter of the rest, and the gRPC listener an eighth.
 fn divide(limit: Option<u64>, wanted: usize) -> ConnectionShares {
     let whole = ConnectionShares {
         inference: wanted,
+        grpc: wanted.min(GRPC_CONNECTIONS),
         admin: wanted,
     };
     let Some(limit) = limit else { return whole };
     let reserve = (limit / 4).clamp(RESERVE_MIN, RESERVE_MAX) + 2 * OVERFLOW_CONNECTIONS as u64;
     let left = usize::try_from(limit.saturating_sub(reserve)).unwrap_or(usize::MAX);
-    if left / 2 >= wanted {
+    if left.saturating_sub(whole.grpc) / 2 >= wanted {
         return whole;
     }
     let admin = (left / 4).clamp(1, wanted);
+    let grpc = (left / 8).clamp(1, whole.grpc);
     ConnectionShares {
-        inference: left.saturating_sub(admin).clamp(1, wanted),
+        inference: left.saturating_sub(admin + grpc).clamp(1, wanted),
+        grpc,
         admin,
     }
 }
@@ -68,16 +78,21 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_links_store_and_admin() {
-        for (limit, wanted, inference, admin) in [
-            (None, 8192, 8192, 8192),
-            (Some(1 << 20), 8192, 8192, 8192),
-            (Some(4096), 8192, 2256, 752),
-            (Some(256), 8192, 96, 32),
-            (Some(256), 20, 20, 20),
-            (Some(10), 8192, 1, 1),
+        for (limit, wanted, inference, grpc, admin) in [
+            (None, 8192, 8192, 1024, 8192),
+            (Some(1 << 20), 8192, 8192, 1024, 8192),
+            (Some(4096), 8192, 1880, 376, 752),
+            (Some(256), 8192, 80, 16, 32),
+            (Some(256), 20, 20, 20, 20),
+            (Some(10), 8192, 1, 1, 1),
         ] {
             let shares = divide(limit, wanted);
-            assert_eq!(shares, ConnectionShares { inference, admin }, "{limit:?}");
+            let expected = ConnectionShares {
+                inference,
+                grpc,
+                admin,
+            };
+            assert_eq!(shares, expected, "{limit:?}");
         }
     }
 }

@@ -200,6 +200,11 @@ impl Reservation {
         self.add(bytes);
     }
 
+    /// Returns the number of reserved bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// Releases reserved bytes.
     pub(crate) fn shrink(&mut self, bytes: u64) {
         self.bytes -= bytes;

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 server with limits on its connections.
+//! A server of HTTP/1.1, or of HTTP/2 for gRPC, with limits on its connections.
 
 mod activity;
 mod address_shares;
@@ -8,17 +8,20 @@ mod handshake;
 mod held;
 mod limits;
 mod local_client;
+mod multiplexed;
 mod overflow;
 mod parse_errors;
 mod receive_window;
 mod server;
 mod stream;
+mod streams;
 mod unknown_clients;
 
 pub(crate) use certificates::{Certificate, watch};
 pub(crate) use held::HeldUntilSent;
 pub use limits::{ConnectionLimits, HEAD_LIMIT};
 pub(crate) use local_client::LocalClient;
+pub use multiplexed::{CONNECTION_WINDOW, MAX_STREAMS, Stopping};
 pub(crate) use overflow::OVERFLOW_CONNECTIONS;
 pub use server::Server;
 pub use unknown_clients::ClientMark;

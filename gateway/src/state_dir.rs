@@ -184,10 +184,12 @@ impl GatewayDir {
     pub fn write_endpoints(
         &self,
         inference: SocketAddr,
+        grpc: Option<SocketAddr>,
         admin: SocketAddr,
     ) -> Result<(), StateDirError> {
         let endpoints = serde_json::json!({
             "inference": inference.to_string(),
+            "grpc": grpc.map(|address| address.to_string()),
             "admin": admin.to_string(),
             "pid": std::process::id(),
         });
@@ -274,7 +276,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = GatewayDir::open(dir.path()).unwrap();
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-        state.write_endpoints(address(1), address(2)).unwrap();
+        state
+            .write_endpoints(address(1), Some(address(3)), address(2))
+            .unwrap();
         let file = dir.path().join("endpoints.json");
         let text = fs::read_to_string(&file).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();

@@ -13,6 +13,7 @@ mod docs;
 mod experiments;
 mod fuzz;
 mod gpu_check;
+mod grpc;
 mod http;
 mod local;
 mod pgo;
@@ -83,6 +84,8 @@ enum Chore {
     Wheel(wheel::Options),
     /// Builds the book of docs, and checks its commands, links and reference.
     Docs(docs::Options),
+    /// Writes the messages of gRPC anew, from crates/grpc/proto.
+    Grpc,
     /// Builds the dashboard: web/dist, which the gateway embeds.
     Web,
     /// Runs every test there is, Rust, Python and the dashboard's.
@@ -159,6 +162,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Dist(options) => dist::run(&options),
         Chore::Wheel(options) => wheel::run(&options),
         Chore::Docs(options) => docs::run(&options),
+        Chore::Grpc => grpc::run(),
         Chore::Web => web::run(),
         Chore::Test => test::run(),
         Chore::Ci => ci::run(),

@@ -9,13 +9,14 @@ use std::{
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 34] = [
+const ARROWS: [(&str, &[&str]); 35] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),
     ("control", &["cluster", "contention", "estimator"]),
     ("estimator", &["cluster"]),
+    ("grpc", &["cluster", "protocol"]),
     ("kernels", &["cluster"]),
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),
@@ -113,6 +114,7 @@ const ARROWS: [(&str, &[&str]); 34] = [
             "serving",
             "control",
             "estimator",
+            "grpc",
             "kernels",
             "links",
             "mapped",
@@ -148,6 +150,7 @@ const ARROWS: [(&str, &[&str]); 34] = [
         &[
             "artifact",
             "cluster",
+            "grpc",
             "protocol",
             "wire",
             "api",
@@ -178,9 +181,10 @@ const TESTS: [(&str, &[&str]); 7] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 19] = [
+const PURE: [&str; 20] = [
     "artifact",
     "cluster",
+    "grpc",
     "contention",
     "placement",
     "serving",

@@ -18,7 +18,7 @@ pub(crate) fn binary(input: &[u8]) {
     read(&rope, Some(u16::from_le_bytes([*low, *high]).into()));
 }
 
-fn program(datatype: Datatype, max_batch_size: u32) -> Program {
+pub(super) fn program(datatype: Datatype, max_batch_size: u32) -> Program {
     let spec = |name: &str, datatype, max_shape| TensorSpec {
         name: name.to_owned(),
         datatype,

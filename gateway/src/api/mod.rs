@@ -1,8 +1,9 @@
-//! The HTTP listeners: the inference protocol and the admin API.
+//! The listeners: the inference protocol over HTTP and over gRPC, and the admin API.
 
 pub mod admin;
 pub(crate) mod body;
 pub mod error;
+pub mod grpc;
 pub mod inference;
 pub mod web_policy;
 

@@ -1,6 +1,9 @@
 //! The phases of a connection: between requests, in a request's head, in a request.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use tokio::time::Instant;
 
@@ -8,7 +11,11 @@ use super::limits::ConnectionLimits;
 
 /// The phase that a connection is in. The connection's stream and service set it, its task reads it.
 #[derive(Debug)]
-pub(super) struct Activity(Mutex<Phase>);
+pub(super) struct Activity {
+    phase: Mutex<Phase>,
+    /// True if several requests are on the connection at a time: then bytes alone are no head, because peers greet each other, too.
+    multiplexes: AtomicBool,
+}
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
@@ -47,7 +54,15 @@ pub(super) enum Check {
 impl Activity {
     /// The activity of a connection that begins now.
     pub(super) fn begin() -> Self {
-        Self(Mutex::new(Phase::First(Instant::now())))
+        Self {
+            phase: Mutex::new(Phase::First(Instant::now())),
+            multiplexes: AtomicBool::new(false),
+        }
+    }
+
+    /// Several requests will be on the connection at a time.
+    pub(super) fn multiplex(&self) {
+        self.multiplexes.store(true, Relaxed);
     }
 
     /// The handshake has ended: the time for the first head begins.
@@ -58,6 +73,12 @@ impl Activity {
     /// Bytes arrived.
     pub(super) fn received(&self) {
         let mut phase = self.lock();
+        if self.multiplexes.load(Relaxed) {
+            if matches!(*phase, Phase::First(_)) {
+                *phase = Phase::Idle(Instant::now());
+            }
+            return;
+        }
         match *phase {
             Phase::First(since) => *phase = Phase::Head(since),
             Phase::Idle(_) => *phase = Phase::Head(Instant::now()),
@@ -65,9 +86,9 @@ impl Activity {
         }
     }
 
-    /// Returns true if no request is being received or answered.
+    /// Returns true if no request is being received or answered, on a connection that has one at a time.
     pub(super) fn is_between_requests(&self) -> bool {
-        !matches!(*self.lock(), Phase::Body(_) | Phase::Request)
+        !self.multiplexes.load(Relaxed) && !matches!(*self.lock(), Phase::Body(_) | Phase::Request)
     }
 
     /// A head is complete, and a body follows.
@@ -123,6 +144,6 @@ impl Activity {
     }
 
     fn lock(&self) -> MutexGuard<'_, Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -8,7 +8,13 @@ use std::{
     task::{Context, Poll},
 };
 
-use axum::{Router, body::Body, extract::ConnectInfo, extract::Request, response::Response};
+use axum::{
+    Router,
+    body::Body,
+    extract::{ConnectInfo, Request},
+    http::Extensions,
+    response::Response,
+};
 use bytes::Bytes;
 use hyper::{
     body::{Body as HttpBody, Frame, Incoming, SizeHint},
@@ -49,6 +55,20 @@ impl Origin {
         self.peer.map_or(unknown, |peer| peer.ip())
     }
 
+    /// Tells the handlers where a request comes from.
+    pub(super) fn tell(&self, extensions: &mut Extensions) {
+        let Self { peer, local, mark } = self.clone();
+        if let Some(peer) = peer {
+            extensions.insert(ConnectInfo(peer));
+        }
+        if let Some(local) = local {
+            extensions.insert(local);
+        }
+        if let Some(mark) = mark {
+            extensions.insert(mark);
+        }
+    }
+
     /// Sets the mark of a client that has to prove who he is.
     pub(super) fn set_mark(&mut self, mark: ClientMark) {
         self.mark = Some(mark);
@@ -80,17 +100,7 @@ pub(super) fn serve_connection(
     let watched = Arc::clone(&activity);
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        // Handlers may ask where a request comes from.
-        let Origin { peer, local, mark } = origin.clone();
-        if let Some(peer) = peer {
-            request.extensions_mut().insert(ConnectInfo(peer));
-        }
-        if let Some(local) = local {
-            request.extensions_mut().insert(local);
-        }
-        if let Some(mark) = mark {
-            request.extensions_mut().insert(mark);
-        }
+        origin.tell(request.extensions_mut());
         let ending = EndOfRequest(Arc::clone(&watched));
         let request = if request.body().is_end_stream() {
             watched.begin_request();

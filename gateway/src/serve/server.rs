@@ -17,6 +17,7 @@ use super::{
     connection::{Origin, serve_connection},
     handshake::begin,
     limits::{BUFFER_BYTES, ConnectionLimits, HEAD_LIMIT},
+    multiplexed,
     overflow::Overflow,
     receive_window,
     unknown_clients::UnknownClients,
@@ -39,11 +40,37 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the address and serves `router` there, over TLS if `tls` is given. The task that accepts connections has this name.
+    /// Binds the address and serves `router` there by HTTP/1.1, over TLS if `tls` is given. The task that accepts connections has this name.
     ///
     /// # Errors
     /// The address cannot be bound.
     pub async fn bind(
+        address: SocketAddr,
+        router: Router,
+        limits: ConnectionLimits,
+        tls: Option<Arc<Reloaded<ServerTls>>>,
+        task: (&Tasks, &'static str),
+    ) -> io::Result<Self> {
+        Self::bind_for(Protocol::Http1(http()), address, router, limits, tls, task).await
+    }
+
+    /// Binds the address and serves `router` there by HTTP/2 alone, as clients of gRPC speak it.
+    ///
+    /// # Errors
+    /// The address cannot be bound.
+    pub async fn bind_multiplexed(
+        address: SocketAddr,
+        router: Router,
+        limits: ConnectionLimits,
+        tls: Option<Arc<Reloaded<ServerTls>>>,
+        task: (&Tasks, &'static str),
+    ) -> io::Result<Self> {
+        let http = multiplexed::http(limits.write_timeout);
+        Self::bind_for(Protocol::Http2(http), address, router, limits, tls, task).await
+    }
+
+    async fn bind_for(
+        protocol: Protocol,
         address: SocketAddr,
         router: Router,
         limits: ConnectionLimits,
@@ -64,7 +91,7 @@ impl Server {
             router,
             limits,
             tls,
-            http: http(),
+            protocol,
             stop: server.stop.clone(),
             end: server.end.clone(),
             connections: server.connections.clone(),
@@ -109,11 +136,20 @@ fn http() -> http1::Builder {
     http
 }
 
+/// What a listener speaks.
+#[derive(Clone)]
+enum Protocol {
+    /// HTTP/1.1, with one request at a time.
+    Http1(http1::Builder),
+    /// HTTP/2.
+    Http2(multiplexed::Builder),
+}
+
 struct Acceptor {
     router: Router,
     limits: ConnectionLimits,
     tls: Option<Arc<Reloaded<ServerTls>>>,
-    http: http1::Builder,
+    protocol: Protocol,
     stop: CancellationToken,
     end: CancellationToken,
     connections: TaskTracker,
@@ -126,12 +162,8 @@ impl Acceptor {
         ));
         let mut unknown = UnknownClients::default();
         let mut shares = AddressShares::default();
-        let mut overflow = Overflow::new(
-            self.router.clone(),
-            self.limits,
-            self.tls.clone(),
-            self.http.clone(),
-        );
+        let mut overflow =
+            Overflow::new(self.router.clone(), self.limits, self.tls.clone(), http());
         loop {
             let stream = tokio::select! {
                 () = self.stop.cancelled() => return,
@@ -149,7 +181,10 @@ impl Acceptor {
                 }
             };
             if place.is_none() && !is_given() {
-                overflow.refuse(stream);
+                // A client of gRPC connects again later; it could not read an answer without a request of its own.
+                if let Protocol::Http1(_) = &self.protocol {
+                    overflow.refuse(stream);
+                }
                 continue;
             }
             let member = shares.add(origin.address());
@@ -186,7 +221,7 @@ impl Acceptor {
         origin: Origin,
         member: ShareMember,
     ) -> impl Future<Output = ()> + use<> {
-        let (http, router, limits) = (self.http.clone(), self.router.clone(), self.limits);
+        let (protocol, router, limits) = (self.protocol.clone(), self.router.clone(), self.limits);
         let (tls, stop) = (self.tls.clone(), self.stop.clone());
         async move {
             // The connection counts for its address until it has ended.
@@ -199,7 +234,14 @@ impl Acceptor {
             match stream {
                 Ok(stream) => {
                     let origin = (origin, Arc::clone(&member.activity));
-                    serve_connection(stream, origin, &http, router, limits, stop).await;
+                    match protocol {
+                        Protocol::Http1(http) => {
+                            serve_connection(stream, origin, &http, router, limits, stop).await;
+                        }
+                        Protocol::Http2(http) => {
+                            multiplexed::serve(stream, origin, &http, router, limits, stop).await;
+                        }
+                    }
                 }
                 Err(e) => tracing::debug!(error = %e, "a handshake failed"),
             }

@@ -2,7 +2,7 @@
 
 use axum::{
     extract::{MatchedPath, Request, State},
-    http::Method,
+    http::{Method, StatusCode},
     middleware::Next,
     response::Response,
 };
@@ -43,11 +43,16 @@ impl HttpMeasurement {
 
     /// Ends with the head of the response, and records the time between.
     pub(crate) fn end(self, telemetry: &Telemetry, response: &Response) {
+        self.end_as(telemetry, response.status());
+    }
+
+    /// Ends with a status that the head of the response need not have, and records the time between.
+    pub(crate) fn end_as(self, telemetry: &Telemetry, status: StatusCode) {
         let route = self.route.as_ref().map(MatchedPath::as_str);
         let labels = HttpLabels {
             http_request_method: self.method,
             http_route: route.unwrap_or_default().to_owned(),
-            http_response_status_code: response.status().as_u16(),
+            http_response_status_code: status.as_u16(),
         };
         let now = telemetry.clock().now();
         let seconds = now.saturating_since(self.begin).as_secs_f64();

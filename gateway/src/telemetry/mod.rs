@@ -40,7 +40,7 @@ pub use handle::{METRICS_CONTENT_TYPE, Telemetry, TelemetryConfig};
 pub(crate) use http_middleware::HttpMeasurement;
 pub use http_middleware::measure_http;
 pub use model::ModelTelemetry;
-pub(crate) use model::{BatchIdentity, BatchTimes, EndedRequest, Waits};
+pub(crate) use model::{BatchIdentity, BatchTimes, EndedRequest, RequestMeter, Waits};
 pub use otel::{
     EndpointError, OtlpEndpoint, SampleRatio, SampleRatioError, TraceExporter, TraceQueue,
     TraceSettings, Tracer,

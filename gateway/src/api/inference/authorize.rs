@@ -9,15 +9,17 @@ use axum::{
 use super::{error::InferenceError, state::Inference};
 use crate::{
     api::bearer,
-    keys::{KeyRefusal, KeyUse, ModelScope},
+    keys::{KeyRefusal, KeyUse, Keyring, ModelScope},
 };
 
+/// The refusal of a key that opens nothing.
+const UNKNOWN_KEY: &str = "the API key is unknown or has expired";
 /// The paths that need no key: balancers and orchestrators ask them.
 const HEALTH: &str = "/v2/health/";
 
 /// Returns the use of a key that allows the request's model, if keys are required. The key's limit of requests at the same time counts the request
 /// until the use ends.
-pub(super) async fn authorize(
+pub(in crate::api) async fn authorize(
     inference: &Inference,
     request: &mut Request,
 ) -> Result<Option<KeyUse>, InferenceError> {
@@ -32,24 +34,47 @@ pub(super) async fn authorize(
     let mut parameters = parameters.iter().flat_map(RawPathParams::iter);
     let model = parameters.find(|(name, _)| *name == "model");
     let model = model.map(|(_, model)| model);
-    let Some(key) = bearer(request.headers()) else {
+    let used = use_key(keys, bearer(request.headers()), model)?;
+    grant(&used, model, request.extensions_mut());
+    Ok(Some(used))
+}
+
+/// Returns the use of a key for a request to a model, or to none.
+pub(in crate::api) fn use_key(
+    keys: &Keyring,
+    key: Option<&str>,
+    model: Option<&str>,
+) -> Result<KeyUse, InferenceError> {
+    let Some(key) = key else {
         return Err(unauthorized(
             "this gateway requires an API key: Authorization: Bearer KEY",
         ));
     };
     let used = keys.use_for(key, model);
-    let used = used.ok_or_else(|| unauthorized("the API key is unknown or has expired"))??;
-    request.extensions_mut().insert(used.tenant());
-    request.extensions_mut().insert(used.tenant_name());
+    Ok(used.ok_or_else(|| unauthorized(UNKNOWN_KEY))??)
+}
+
+/// Refuses a request without a valid key before its model is known.
+pub(in crate::api) fn require_key(keys: &Keyring, key: Option<&str>) -> Result<(), InferenceError> {
+    match key {
+        Some(key) if keys.owner(key).is_some() => Ok(()),
+        Some(_) => Err(unauthorized(UNKNOWN_KEY)),
+        None => use_key(keys, None, None).map(|_| ()),
+    }
+}
+
+/// Tells the handlers of a request for a model, or for none, who sends it and what its key allows.
+pub(in crate::api) fn grant(used: &KeyUse, model: Option<&str>, extensions: &mut Extensions) {
+    extensions.insert(used.tenant());
+    extensions.insert(used.tenant_name());
     if model.is_none() {
         // A list contains the models that the key allows.
-        request.extensions_mut().insert(used.models().clone());
+        extensions.insert(used.models().clone());
     }
-    Ok(Some(used))
 }
 
 /// Returns true if a list for this client contains the model; without a key it contains all.
-pub(super) fn is_listed(extensions: &Extensions, model: &str) -> bool {
+pub(in crate::api) fn is_listed(extensions: &Extensions, model: &str) -> bool {
     let scope = extensions.get::<ModelScope>();
     scope.is_none_or(|scope| scope.allows(model))
 }

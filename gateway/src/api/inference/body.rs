@@ -17,7 +17,7 @@ use super::{error::InferenceError, state::InferenceLimits};
 use crate::{input_memory::InputBytes, memory::Reservation};
 
 /// The longest time for receiving a whole body: no client waits longer for an answer.
-const BODY_TIME: Duration = ModelSpec::MAX_SLO;
+pub(in crate::api) const BODY_TIME: Duration = ModelSpec::MAX_SLO;
 
 /// The size of a piece of a body in bytes below which it is copied: a smaller one would keep a connection's whole buffer in memory,
 /// which is twice as large.
@@ -34,14 +34,14 @@ const DISCARD_TIME: Duration = Duration::from_secs(2);
 const DISCARD_PAUSE: Duration = Duration::from_millis(200);
 
 /// A body that is being received.
-pub(super) struct IncomingBody {
+pub(in crate::api) struct IncomingBody {
     body: Body,
     /// True if the client sends the body only after the first attempt to read it (`Expect: 100-continue`).
     waits_for_read: bool,
 }
 
 impl IncomingBody {
-    pub(super) fn new(headers: &HeaderMap, body: Body) -> Self {
+    pub(in crate::api) fn new(headers: &HeaderMap, body: Body) -> Self {
         Self {
             body,
             waits_for_read: headers.contains_key(header::EXPECT),
@@ -49,12 +49,12 @@ impl IncomingBody {
     }
 
     /// Returns the least number of bytes that the body has, as far as its head tells; `None` if it does not.
-    pub(super) fn announced(&self) -> Option<u64> {
+    pub(in crate::api) fn announced(&self) -> Option<u64> {
         self.body.size_hint().exact()
     }
 
     /// Returns the whole body, as it was sent. Its bytes are reserved.
-    pub(super) async fn receive(
+    pub(in crate::api) async fn receive(
         &mut self,
         limits: &InferenceLimits,
         place: Place,
@@ -76,15 +76,21 @@ impl IncomingBody {
         Ok(body.finish())
     }
 
-    async fn chunk(
+    /// Returns the next bytes, for which the client may take `pause`, and until `end` at most; `None` at the end of the body.
+    pub(in crate::api) async fn chunk(
         &mut self,
         end: Instant,
         pause: Duration,
     ) -> Result<Option<Bytes>, InferenceError> {
+        let until = end.min(Instant::now() + pause);
+        let slow = |_| InferenceError::body_too_slow(pause, BODY_TIME);
+        timeout_at(until, self.next_chunk()).await.map_err(slow)?
+    }
+
+    /// Returns the next bytes, whenever they come; `None` at the end of the body.
+    pub(in crate::api) async fn next_chunk(&mut self) -> Result<Option<Bytes>, InferenceError> {
         loop {
-            let until = end.min(Instant::now() + pause);
-            let slow = |_| InferenceError::body_too_slow(pause, BODY_TIME);
-            let frame = match timeout_at(until, self.body.frame()).await.map_err(slow)? {
+            let frame = match self.body.frame().await {
                 None => return Ok(None),
                 Some(Ok(frame)) => frame,
                 Some(Err(_)) => {
@@ -102,7 +108,7 @@ impl IncomingBody {
 
     /// Reads the rest of the body while the answer is sent, for a client that does not read the answer before it has sent everything:
     /// it would lose the answer if the connection were closed on it.
-    pub(super) fn discard(mut self) {
+    pub(in crate::api) fn discard(mut self) {
         if self.waits_for_read || self.body.is_end_stream() {
             return;
         }
@@ -117,7 +123,7 @@ impl IncomingBody {
 }
 
 /// The place of a body that is received.
-pub(super) enum Place {
+pub(in crate::api) enum Place {
     /// JSON of this length in memory of its own, and what follows in memory that is shared with workers, where tensors of a batch may lie
     /// side by side.
     Shared(usize, InputBytes),
@@ -128,7 +134,7 @@ pub(super) enum Place {
 }
 
 /// The received part of a body.
-enum ReceivedBody {
+pub(in crate::api) enum ReceivedBody {
     /// In memory that is shared with workers, but for the JSON at its beginning.
     Shared(SharedBody),
     /// In one piece.
@@ -138,7 +144,8 @@ enum ReceivedBody {
 }
 
 impl ReceivedBody {
-    fn new(place: Place) -> Self {
+    /// Creates the part of a body before its first byte.
+    pub(in crate::api) fn new(place: Place) -> Self {
         match place {
             Place::Shared(json_length, tensors) => Self::Shared(SharedBody {
                 json: BytesMut::new(),
@@ -160,7 +167,7 @@ impl ReceivedBody {
     }
 
     /// Adds a piece, after which at least `more` bytes will come.
-    fn push(&mut self, piece: &Bytes, more: u64) {
+    pub(in crate::api) fn push(&mut self, piece: &Bytes, more: u64) {
         match self {
             Self::Shared(body) => body.push(piece),
             Self::OnePiece(bytes) => {
@@ -176,7 +183,8 @@ impl ReceivedBody {
         }
     }
 
-    fn finish(self) -> ByteRope {
+    /// Returns the whole body.
+    pub(in crate::api) fn finish(self) -> ByteRope {
         match self {
             Self::Shared(body) => body.finish(),
             Self::OnePiece(bytes) => ByteRope::from(bytes.freeze()),
@@ -186,7 +194,7 @@ impl ReceivedBody {
 }
 
 /// The received part of a body whose tensors are shared with workers.
-struct SharedBody {
+pub(in crate::api) struct SharedBody {
     json: BytesMut,
     /// The length of the JSON when it is complete.
     json_length: usize,
@@ -213,7 +221,7 @@ impl SharedBody {
 }
 
 #[derive(Default)]
-struct Pieces {
+pub(in crate::api) struct Pieces {
     rope: ByteRope,
     /// The small pieces after those of the rope.
     joined: BytesMut,

@@ -29,7 +29,7 @@ pub(crate) struct InferenceError {
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl InferenceError {
-    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+    pub(in crate::api) fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
             message: message.into(),
@@ -39,7 +39,7 @@ impl InferenceError {
 
     /// Returns the error with another time after which to retry.
     #[must_use]
-    pub(super) fn retry_after(self, retry_after: Duration) -> Self {
+    pub(in crate::api) fn retry_after(self, retry_after: Duration) -> Self {
         Self {
             retry_after,
             ..self
@@ -48,7 +48,7 @@ impl InferenceError {
 
     /// Returns the error with the time after which to retry that holds for the model, unless it is one of the client's own.
     #[must_use]
-    pub(super) fn or_retry_after(self, retry_after: Duration) -> Self {
+    pub(in crate::api) fn or_retry_after(self, retry_after: Duration) -> Self {
         if self.status == StatusCode::TOO_MANY_REQUESTS {
             self
         } else {
@@ -56,35 +56,49 @@ impl InferenceError {
         }
     }
 
-    pub(super) fn status(&self) -> StatusCode {
+    pub(in crate::api) fn status(&self) -> StatusCode {
         self.status
     }
 
-    pub(super) fn message(&self) -> &str {
+    pub(in crate::api) fn message(&self) -> &str {
         &self.message
     }
 
+    /// Returns the time after which to retry, if that may help.
+    pub(in crate::api) fn retries_after(&self) -> Option<Duration> {
+        let is_temporary = matches!(
+            self.status,
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS
+        );
+        is_temporary.then_some(self.retry_after)
+    }
+
+    /// Returns true if there is no such thing.
+    pub(in crate::api) fn is_not_found(&self) -> bool {
+        self.status == StatusCode::NOT_FOUND
+    }
+
     /// Returns true if the request was refused for now.
-    pub(super) fn is_refusal(&self) -> bool {
+    pub(in crate::api) fn is_refusal(&self) -> bool {
         self.status == StatusCode::SERVICE_UNAVAILABLE
     }
 
-    pub(super) fn bad_request(message: impl Into<String>) -> Self {
+    pub(in crate::api) fn bad_request(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    pub(super) fn unavailable(message: impl Into<String>) -> Self {
+    pub(in crate::api) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
     /// Returns the error of a body that is larger than the limit, before or after decompression.
-    pub(super) fn body_too_large(limit: u64) -> Self {
+    pub(in crate::api) fn body_too_large(limit: u64) -> Self {
         let message = format!("the request body is larger than the limit of {limit} bytes");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
     /// Returns the error of a body that paused, or took, too long.
-    pub(super) fn body_too_slow(pause: Duration, whole: Duration) -> Self {
+    pub(in crate::api) fn body_too_slow(pause: Duration, whole: Duration) -> Self {
         let message = format!(
             "the request body arrived too slowly: it may pause for {pause:?} and take {whole:?} in all"
         );

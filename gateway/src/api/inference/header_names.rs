@@ -3,8 +3,9 @@
 use axum::http::HeaderName;
 
 /// The length of the JSON part of a body in bytes.
-pub(super) static HEADER_LENGTH: HeaderName =
+pub(in crate::api) static HEADER_LENGTH: HeaderName =
     HeaderName::from_static(packhorse_protocol::HEADER_LENGTH);
 
 /// The header by which a client asks for the durations of the stages.
-pub(super) static STAGES: HeaderName = HeaderName::from_static(packhorse_api::STAGES_HEADER);
+pub(in crate::api) static STAGES: HeaderName =
+    HeaderName::from_static(packhorse_api::STAGES_HEADER);

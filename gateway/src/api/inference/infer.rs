@@ -1,31 +1,28 @@
 //! `POST /v2/models/{model}/infer`.
 
-use std::{
-    mem::take,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     extract::{Request, State},
-    http::{Extensions, HeaderMap, HeaderValue, StatusCode},
+    http::{HeaderMap, HeaderValue},
     response::{IntoResponse, Response},
 };
-use bytes::Bytes;
 use memchr::memmem;
-use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER, ServerTiming};
-use packhorse_cluster::{
-    Datatype, Dim, ModelName, ModelSpec, ModelVersion, Program, TensorSpec, Time,
-};
+use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER};
+use packhorse_cluster::{ModelName, ModelVersion, Program, TensorSpec};
 use packhorse_protocol::{
-    ByteRope, Form, InferRequest, InferResponse, Limits, Message, NonFinite, RequestedOutput,
-    Tensor, json_list_bound,
+    ByteRope, Form, InferRequest, InferResponse, Limits, Message, json_list_bound,
 };
-use packhorse_serving::{Refusal, RequestOutcome, TenantKey};
+use packhorse_serving::{Refusal, TenantKey};
 
 use super::{
     body::{IncomingBody, Place},
     compress::compress,
+    computation::{
+        Answer, Arrival, Computed, LARGE_REQUEST, LARGE_TEXT, REQUEST_BYTES, ReceivedRequest,
+        SHARED_TENSORS, compute, is_probe, is_scanned, record_refusal, refusal,
+        timing as timing_of,
+    },
     error::InferenceError,
     header_names::{HEADER_LENGTH, STAGES},
     inflate::{Encoding, inflate},
@@ -37,26 +34,11 @@ use super::{
     work_pool::Party,
 };
 use crate::{
-    clock::Clock,
-    driver::{OutputRows, RequestedModel, ServedModel, Submission},
-    memory::{Reservation, TenantMemory},
-    telemetry::{EndedRequest, RequestCourse, RequestIdentity, stages_view},
+    driver::{RequestedModel, ServedModel},
+    memory::Reservation,
+    telemetry::{EndedRequest, RequestCourse},
     tenant::{tenant_name_of, tenant_of},
 };
-
-/// The size of JSON in bytes from which on it is parsed and formatted by the pool: up to 0.2 ms of work, ten times the hand-over.
-const LARGE_JSON: u64 = 64 << 10;
-/// The size of a body in bytes from which on a request that has no hope is refused without reading it.
-const LARGE_BODY: u64 = 64 << 10;
-/// The size of a body's binary tensors in bytes from which on they are received into memory that is shared with workers of this host.
-const SHARED_TENSORS: u64 = 16 << 10;
-/// The memory of a request besides its tensors, in bytes: the head, tasks, entries of tables, and outputs that are copied.
-const REQUEST_BYTES: u64 = 8 << 10;
-/// The size of an output in bytes up to which it is copied, so that a client that does not read does not keep a worker's whole result
-/// in memory.
-const SMALL_OUTPUT: usize = 4 << 10;
-/// One of so many requests that have no hope is read all the same: a client that is more patient than the others is noticed only so.
-const PROBED: u64 = 16;
 
 /// Runs inference on a model, or on a family. Without a version: the newest that is ready.
 ///
@@ -118,7 +100,7 @@ pub(super) async fn infer(
     match answer(&inference, &arrival, &path, &mut body, None).await {
         Ok(answered) => {
             let timing = parts.headers.contains_key(&STAGES);
-            let timing = timing.then(|| answered.timing());
+            let timing = timing.then(|| timing_of(&answered.course, &answered.times));
             let variant = path.requested.family.is_some();
             let variant = variant.then(|| HeaderValue::try_from(answered.model.id().to_string()));
             let mut response = response(answered.message, answered.memory);
@@ -144,16 +126,6 @@ pub(super) async fn infer(
     }
 }
 
-/// The head of a request.
-struct Arrival<'a> {
-    /// The time at which it arrived.
-    at: Time,
-    tenant: TenantKey,
-    identity: &'a RequestIdentity,
-    headers: &'a HeaderMap,
-    extensions: &'a Extensions,
-}
-
 /// An answer, and where its time went.
 #[derive(Debug)]
 pub(crate) struct TracedAnswer {
@@ -169,18 +141,6 @@ pub(crate) struct TracedAnswer {
     pub(crate) course: RequestCourse,
     /// The measured times of the request.
     pub(crate) times: EndedRequest,
-}
-
-impl TracedAnswer {
-    /// Returns the durations of the request's stages.
-    fn timing(&self) -> ServerTiming {
-        let receive_ms = self.times.receive.as_secs_f64() * 1e3;
-        ServerTiming {
-            stages: stages_view(receive_ms, &self.course),
-            inbox: self.course.inbox.as_ms(),
-            total: self.times.latency.as_secs_f64() * 1e3,
-        }
-    }
 }
 
 /// Runs inference like a client's request, with outputs as JSON, and returns where its time went.
@@ -245,107 +205,31 @@ async fn answer(
     body: &mut IncomingBody,
     form: Option<Form>,
 ) -> Result<TracedAnswer, InferenceError> {
-    let requested = &path.requested;
-    let model = &requested.model;
-    let identity = arrival.identity.clone();
-    let received = match receive(inference, arrival, path, body).await {
-        Ok(received) => received,
-        Err(error) => {
-            if error.is_refusal() {
-                let telemetry = &requested.last().telemetry;
-                let for_family = requested.family.is_some();
-                let slo = model.spec.slo;
-                telemetry.record_refusal(arrival.at, slo, identity, for_family, error.message());
-            }
-            return Err(error);
-        }
-    };
-    let ReceivedRequest {
-        request,
-        mut memory,
-        regions,
-    } = received;
-    let InferRequest {
-        id,
-        inputs,
-        mut outputs,
-        non_finite,
-        timeout,
-        priority,
-        rows,
-    } = request;
-
+    let received = receive(inference, arrival, path, body).await;
+    let mut received = received.inspect_err(|error| record_refusal(arrival, path, error))?;
     if let Some(form) = form {
-        for output in &mut outputs {
+        for output in &mut received.request.outputs {
             output.form = form;
             output.range = None;
         }
     }
-    let slo = model.spec.slo;
-    let telemetry = &requested.last().telemetry;
-    let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
-    let meter = telemetry.begin_request(arrival.at, time_allowed, rows, requested.family.is_some());
-    let meter = meter.identified(identity);
-    let submission = Submission {
-        requested: requested.clone(),
-        tenant: arrival.tenant,
-        tenant_name: tenant_name_of(arrival.extensions),
-        inputs: hold_inputs(inputs, &mut memory),
-        rows,
-        priority,
-        deadline: arrival.at + time_allowed,
-    };
-    let answered = match inference.data_plane.submit(submission).await {
-        Ok(answered) => answered,
-        Err(unanswered) => {
-            let meter = match &unanswered.model {
-                Some(model) => meter.counted_with(&model.telemetry),
-                None => meter,
-            };
-            let failure = unanswered.failure.as_ref().map(ToString::to_string);
-            let meter = meter.failed_with(failure.unwrap_or_default());
-            meter.end(unanswered.outcome, unanswered.course);
-            return Err(unanswered.into());
-        }
-    };
-    let course = answered.course;
-    let meter = meter.counted_with(&answered.model.telemetry);
-    let answered_by = Arc::clone(&answered.model);
-    let books = || answered_by.memory.tenant(arrival.tenant);
-    let answer = Answer {
-        model: answered.model,
-        family: requested.family.clone(),
-        id,
-        requested: outputs,
-        answered: charged(answered.outputs, books),
-        non_finite,
-        regions,
-    };
+    let computed = compute(inference, arrival, path, received, None).await?;
+    let Computed {
+        answer,
+        mut memory,
+        ending,
+    } = computed;
     let encoded = encode(inference, arrival.tenant, answer, &mut memory).await;
-    let times = match &encoded {
-        Ok(_) => meter.end(RequestOutcome::Answered, course),
-        Err(error) => {
-            let meter = meter.failed_with(error.message().to_owned());
-            meter.end(RequestOutcome::Failed, course)
-        }
-    };
+    let (model, slo, course) = (Arc::clone(&ending.model), ending.slo, ending.course);
+    let (message, times) = ending.end(encoded)?;
     Ok(TracedAnswer {
-        model: answered_by,
-        message: encoded?,
+        model,
+        message,
         memory,
         slo,
         course,
         times,
     })
-}
-
-/// A request that was received and parsed.
-struct ReceivedRequest {
-    request: InferRequest,
-    /// The memory of its inputs and of its answer.
-    memory: Reservation,
-    /// The regions of shared memory that its client may use, if the request may name any.
-    regions: Result<TenantRegions, SharedMemoryError>,
 }
 
 /// Receives and parses a request, unless it is refused before.
@@ -366,17 +250,11 @@ async fn receive(
     let model = &requested.model;
     let header_length = header_length(headers)?;
     let encoding = Encoding::from_headers(headers)?;
-    if path.catalog.is_starting() {
-        return Err(Refusal::NoReplica.into());
-    }
-    if !path.catalog.is_open() {
-        return Err(Refusal::ShuttingDown.into());
-    }
-    if let Some(refusal) = requested.refusal(tenant) {
+    if let Some(refusal) = refusal(path, tenant) {
         return Err(refusal.into());
     }
     let clock = inference.data_plane.clock();
-    let is_large = body.announced().is_none_or(|bytes| bytes >= LARGE_BODY);
+    let is_large = body.announced().is_none_or(|bytes| bytes >= LARGE_REQUEST);
     // The engine decides about a small request, with its priority and its own timeout.
     let may_be_hopeless = is_large && !is_probe(inference, requested, clock, arrived, tenant);
     if may_be_hopeless && requested.is_hopeless(clock.now(), arrived, tenant) {
@@ -387,7 +265,7 @@ async fn receive(
     let place = place(inference, model, body, header_length, encoding);
     let body = body.receive(&inference.limits, place, &mut memory).await?;
     let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
-    let is_small = encoding == Encoding::Identity && json < LARGE_JSON;
+    let is_small = encoding == Encoding::Identity && json < LARGE_TEXT;
     let regions = match &inference.shared_memory {
         Some(shared) if !is_small || names_region(&body, json) => {
             shared.of_client(tenant, extensions).await
@@ -404,7 +282,7 @@ async fn receive(
         memory,
     };
     // What is copied from shared memory is as large as it pays to copy.
-    if is_small && unparsed.regions.is_err() && json + unparsed.scanned() < LARGE_JSON {
+    if is_small && unparsed.regions.is_err() && json + unparsed.scanned() < LARGE_TEXT {
         return unparsed.parse();
     }
     let parse = move || {
@@ -448,21 +326,6 @@ fn place(
     shared.map_or(Place::Pieces, |tensors| {
         Place::Shared(json as usize, tensors)
     })
-}
-
-/// Returns true if a hopeless request is read all the same.
-fn is_probe(
-    inference: &Inference,
-    model: &RequestedModel,
-    clock: Clock,
-    arrived: Time,
-    tenant: TenantKey,
-) -> bool {
-    model.is_hopeless(clock.now(), arrived, tenant)
-        && inference
-            .hopeless
-            .fetch_add(1, Relaxed)
-            .is_multiple_of(PROBED)
 }
 
 /// A request that was received.
@@ -511,20 +374,7 @@ impl UnparsedRequest {
             return Err(exhausted.into());
         }
         let request = parsed?;
-        for range in request
-            .outputs
-            .iter()
-            .filter_map(|output| output.range.as_ref())
-        {
-            regions.clone()?.check(range)?;
-        }
-        memory.resize(REQUEST_BYTES + input_bytes(&request.inputs))?;
-        memory.grow(answer_bytes(&request, program))?;
-        Ok(ReceivedRequest {
-            request,
-            memory,
-            regions,
-        })
+        ReceivedRequest::parsed(request, memory, regions, program)
     }
 }
 
@@ -538,59 +388,6 @@ fn widest_input(program: &Program) -> u64 {
     // An empty string has its length, which is four bytes.
     let width = |spec: &TensorSpec| spec.datatype.width().unwrap_or(4) as u64;
     program.inputs.iter().map(width).max().unwrap_or_default()
-}
-
-fn input_bytes(inputs: &[Tensor]) -> u64 {
-    inputs.iter().map(|input| input.data().len() as u64).sum()
-}
-
-/// Returns the size of a request's outputs, in the worker's form and as JSON where that was requested, as far as the model declares
-/// it.
-fn answer_bytes(request: &InferRequest, program: &Program) -> u64 {
-    let declared = |spec: &TensorSpec| {
-        let mut bytes = spec.datatype.width()? as u64;
-        for (axis, dim) in spec.shape.iter().enumerate() {
-            let size = match dim {
-                Dim::Fixed(size) => *size,
-                Dim::Any if axis == 0 && program.batches() => request.rows.into(),
-                Dim::Any => return None,
-            };
-            bytes = bytes.saturating_mul(size);
-        }
-        Some(bytes)
-    };
-    let bytes = |spec| declared(spec).unwrap_or_default();
-    let results: u64 = program.outputs.iter().map(bytes).sum();
-    let lists = request
-        .outputs
-        .iter()
-        .filter(|output| output.form == Form::Json);
-    let texts = lists.map(|output| {
-        let spec = &program.outputs[output.index];
-        json_list_bound(spec.datatype, bytes(spec))
-    });
-    results.saturating_add(texts.sum())
-}
-
-/// Moves the inputs' part of the reservation to their bytes: it lasts until these have left, whether or not the client still waits.
-fn hold_inputs(inputs: Vec<Tensor>, memory: &mut Reservation) -> Vec<Tensor> {
-    let held = Arc::new(memory.split(input_bytes(&inputs)));
-    inputs
-        .into_iter()
-        .map(|input| input.map_chunks(|chunk| held.hold(chunk)))
-        .collect()
-}
-
-/// Counts outputs as a tenant's until they have left: other tenants' rows of the same result may have left before.
-fn charged(mut outputs: Vec<OutputRows>, books: impl Fn() -> TenantMemory) -> Vec<OutputRows> {
-    // Smaller ones are copied.
-    let large = outputs
-        .iter_mut()
-        .filter(|rows| rows.data.len() > SMALL_OUTPUT);
-    for rows in large {
-        rows.data = books().charge(take(&mut rows.data));
-    }
-    outputs
 }
 
 /// Returns the length of the JSON part if the headers contain it.
@@ -611,19 +408,6 @@ fn header_length(headers: &HeaderMap) -> Result<Option<u64>, InferenceError> {
     }
 }
 
-/// The outputs of a request, and the form in which it wants them.
-struct Answer {
-    /// The model that answered.
-    model: Arc<ServedModel>,
-    /// The requested family, if it was one.
-    family: Option<ModelName>,
-    id: String,
-    requested: Vec<RequestedOutput>,
-    answered: Vec<OutputRows>,
-    non_finite: NonFinite,
-    regions: Result<TenantRegions, SharedMemoryError>,
-}
-
 impl Answer {
     /// Returns the largest size of the JSON lists.
     fn text(&self) -> u64 {
@@ -638,47 +422,8 @@ impl Answer {
         bounds.sum()
     }
 
-    /// Returns the number of bytes that are looked at one by one, or copied to shared memory.
-    fn touched(&self) -> u64 {
-        let shared = self
-            .requested
-            .iter()
-            .filter(|output| output.range.is_some());
-        let copied = shared.map(|output| self.answered[output.index].data.len() as u64);
-        let outputs = self.model.spec.program.outputs.iter();
-        let scanned = outputs
-            .zip(&self.answered)
-            .filter(|(spec, _)| is_scanned(spec));
-        let scanned = scanned.map(|(_, rows)| rows.data.len() as u64);
-        scanned.chain(copied).sum()
-    }
-
     fn encode(self) -> Result<Message, InferenceError> {
-        let mut outputs = Vec::with_capacity(self.requested.len());
-        for RequestedOutput { index, form, range } in &self.requested {
-            let spec = &self.model.spec.program.outputs[*index];
-            let rows = &self.answered[*index];
-            if let Some(range) = range {
-                self.regions.clone()?.write(range, &rows.data)?;
-            }
-            let data = if rows.data.len() <= SMALL_OUTPUT {
-                Bytes::copy_from_slice(&rows.data)
-            } else {
-                rows.data.clone()
-            };
-            let tensor = Tensor::new(
-                spec.name.clone(),
-                spec.datatype,
-                rows.shape.clone(),
-                data.into(),
-            );
-            // The size is right, but a BOOL may be neither 0 nor 1.
-            let tensor = tensor.map_err(|e| {
-                let message = format!("output {:?}: {e}", spec.name);
-                InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-            })?;
-            outputs.push(tensor.in_form(*form));
-        }
+        let outputs = self.tensors()?;
         let model_id = self.model.id();
         let response = InferResponse {
             model_name: self.family.as_ref().unwrap_or(&model_id.name).to_string(),
@@ -691,11 +436,6 @@ impl Answer {
     }
 }
 
-/// Returns true if every byte of such a tensor is looked at.
-fn is_scanned(spec: &TensorSpec) -> bool {
-    matches!(spec.datatype, Datatype::Bool | Datatype::Bytes)
-}
-
 /// Formats an answer. The reservation is then that of its JSON part.
 async fn encode(
     inference: &Inference,
@@ -705,13 +445,13 @@ async fn encode(
 ) -> Result<Message, InferenceError> {
     let text = answer.text();
     // The result has a reservation of its own by now.
-    if text < LARGE_JSON {
+    if text < LARGE_TEXT {
         memory.resize(REQUEST_BYTES)?;
         memory.force(text);
     } else {
         memory.resize(REQUEST_BYTES + text)?;
     }
-    let message = if text + answer.touched() < LARGE_JSON {
+    let message = if text + answer.touched() < LARGE_TEXT {
         answer.encode()?
     } else {
         let party = Party {

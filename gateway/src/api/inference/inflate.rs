@@ -12,7 +12,7 @@ use crate::memory::Reservation;
 
 /// A supported encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Encoding {
+pub(in crate::api) enum Encoding {
     Identity,
     Gzip,
     Deflate,
@@ -20,7 +20,7 @@ pub(super) enum Encoding {
 
 impl Encoding {
     /// Returns the encoding of the headers; an unknown one, or several, is an error with status 415.
-    pub(super) fn from_headers(headers: &HeaderMap) -> Result<Self, InferenceError> {
+    pub(in crate::api) fn from_headers(headers: &HeaderMap) -> Result<Self, InferenceError> {
         let mut values = headers.get_all(header::CONTENT_ENCODING).iter();
         let (first, more) = (values.next(), values.next());
         let name = first
@@ -47,7 +47,7 @@ impl Encoding {
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Decompresses a body. The result may have at most `limit` bytes, and is reserved from the budget piece by piece.
-pub(super) fn inflate(
+pub(in crate::api) fn inflate(
     body: ByteRope,
     encoding: Encoding,
     limit: u64,

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Answers a request. Its identity is also in the headers of the answer.
-pub(super) async fn answer(
+pub(in crate::api) async fn answer(
     State(inference): State<Inference>,
     mut request: Request,
     next: Next,
@@ -62,7 +62,7 @@ pub(super) async fn answer(
 }
 
 /// Returns the identity that the request has, or a new one: requests of the admin listener have none.
-pub(super) fn identity_of(
+pub(in crate::api) fn identity_of(
     extensions: &Extensions,
     headers: &HeaderMap,
     telemetry: &Telemetry,

@@ -3,21 +3,22 @@
 //! Bodies are read as bytes, whatever their `Content-Type`, because clients send different ones; every error is `{"error": ...}`,
 //! because clients read nothing else.
 
-mod authorize;
-mod body;
+pub(in crate::api) mod authorize;
+pub(in crate::api) mod body;
 mod compress;
-mod error;
-mod header_names;
+pub(in crate::api) mod computation;
+pub(in crate::api) mod error;
+pub(in crate::api) mod header_names;
 mod infer;
-mod inflate;
-mod middleware;
-mod model;
-mod model_path;
+pub(in crate::api) mod inflate;
+pub(in crate::api) mod middleware;
+pub(in crate::api) mod model;
+pub(in crate::api) mod model_path;
 mod respond;
-mod server;
-mod shared_memory;
-mod state;
-mod work_pool;
+pub(in crate::api) mod server;
+pub(in crate::api) mod shared_memory;
+pub(in crate::api) mod state;
+pub(in crate::api) mod work_pool;
 
 pub(crate) use error::InferenceError;
 pub(crate) use infer::{TracedAnswer, try_model};

@@ -20,7 +20,7 @@ use crate::{
     params(("model" = String, Path, description = "The model's name")),
     responses((status = 200, body = ModelMetadata), (status = 404, description = "No such model", body = ErrorBody))
 )]
-pub(super) async fn metadata(path: ModelPath) -> Json<ModelMetadata> {
+pub(in crate::api) async fn metadata(path: ModelPath) -> Json<ModelMetadata> {
     let requested = &path.requested;
     let versions = path.catalog.versions(requested.name());
     let versions = versions.map(|version: ModelVersion| version.to_string());
@@ -36,7 +36,7 @@ pub(super) async fn metadata(path: ModelPath) -> Json<ModelMetadata> {
     params(("model" = String, Path, description = "The model's name"), ("version" = u32, Path, description = "Its version")),
     responses((status = 200, body = ModelMetadata), (status = 404, description = "No such model", body = ErrorBody))
 )]
-pub(super) async fn version_metadata(path: ModelPath) -> Json<ModelMetadata> {
+pub(in crate::api) async fn version_metadata(path: ModelPath) -> Json<ModelMetadata> {
     metadata(path).await
 }
 
@@ -50,7 +50,7 @@ pub(super) async fn version_metadata(path: ModelPath) -> Json<ModelMetadata> {
         (status = 503, description = "Not ready", body = ErrorBody),
     )
 )]
-pub(super) async fn ready(path: ModelPath) -> Result<Json<ModelReady>, InferenceError> {
+pub(in crate::api) async fn ready(path: ModelPath) -> Result<Json<ModelReady>, InferenceError> {
     let requested = &path.requested;
     let id = requested.model.id();
     if requested.is_ready() {
@@ -80,7 +80,9 @@ pub(super) async fn ready(path: ModelPath) -> Result<Json<ModelReady>, Inference
         (status = 503, description = "Not ready", body = ErrorBody),
     )
 )]
-pub(super) async fn version_ready(path: ModelPath) -> Result<Json<ModelReady>, InferenceError> {
+pub(in crate::api) async fn version_ready(
+    path: ModelPath,
+) -> Result<Json<ModelReady>, InferenceError> {
     ready(path).await
 }
 
@@ -90,7 +92,7 @@ pub(super) async fn version_ready(path: ModelPath) -> Result<Json<ModelReady>, I
     params(("model" = String, Path, description = "The model's name")),
     responses((status = 200, body = ModelConfig), (status = 404, description = "No such model", body = ErrorBody))
 )]
-pub(super) async fn config(path: ModelPath) -> Json<ModelConfig> {
+pub(in crate::api) async fn config(path: ModelPath) -> Json<ModelConfig> {
     let requested = &path.requested;
     Json(ModelConfig {
         name: requested.name().to_string(),
@@ -104,7 +106,7 @@ pub(super) async fn config(path: ModelPath) -> Json<ModelConfig> {
     params(("model" = String, Path, description = "The model's name"), ("version" = u32, Path, description = "Its version")),
     responses((status = 200, body = ModelConfig), (status = 404, description = "No such model", body = ErrorBody))
 )]
-pub(super) async fn version_config(path: ModelPath) -> Json<ModelConfig> {
+pub(in crate::api) async fn version_config(path: ModelPath) -> Json<ModelConfig> {
     config(path).await
 }
 
@@ -114,7 +116,7 @@ pub(super) async fn version_config(path: ModelPath) -> Json<ModelConfig> {
     params(("model" = String, Path, description = "The model's name")),
     responses((status = 200, body = Statistics), (status = 404, description = "No such model", body = ErrorBody))
 )]
-pub(super) async fn stats(path: ModelPath) -> Json<Statistics> {
+pub(in crate::api) async fn stats(path: ModelPath) -> Json<Statistics> {
     Json(Statistics {
         model_stats: vec![requested_statistics(&path.requested)],
     })
@@ -126,13 +128,13 @@ pub(super) async fn stats(path: ModelPath) -> Json<Statistics> {
     params(("model" = String, Path, description = "The model's name"), ("version" = u32, Path, description = "Its version")),
     responses((status = 200, body = Statistics), (status = 404, description = "No such model", body = ErrorBody))
 )]
-pub(super) async fn version_stats(path: ModelPath) -> Json<Statistics> {
+pub(in crate::api) async fn version_stats(path: ModelPath) -> Json<Statistics> {
     stats(path).await
 }
 
 /// Returns the statistics of all models that the client may use.
 #[utoipa::path(get, path = "/v2/models/stats", tag = "inference", responses((status = 200, body = Statistics)))]
-pub(super) async fn all_stats(
+pub(in crate::api) async fn all_stats(
     State(inference): State<Inference>,
     extensions: Extensions,
 ) -> Json<Statistics> {

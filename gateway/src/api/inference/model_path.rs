@@ -15,23 +15,44 @@ use crate::{
 };
 
 /// Returns the id that a client gave its request, by which a version is chosen for it where the model's split is sticky.
-pub(super) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
+pub(in crate::api) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(&REQUEST_ID).map(HeaderValue::as_bytes)
 }
 
 /// The model or family of `/v2/models/{model}`, or the model of `/v2/models/{model}/versions/{version}`, and the catalog that it was found in.
-#[derive(Debug)]
-pub(super) struct ModelPath {
-    pub(super) requested: RequestedModel,
+#[derive(Clone, Debug)]
+pub(in crate::api) struct ModelPath {
+    pub(in crate::api) requested: RequestedModel,
     /// The version in the path; `None` if the model's split chose one.
-    pub(super) version: Option<ModelVersion>,
-    pub(super) catalog: Arc<Catalog>,
+    pub(in crate::api) version: Option<ModelVersion>,
+    pub(in crate::api) catalog: Arc<Catalog>,
 }
 
 impl ModelPath {
+    /// Finds the model of a name and a version, which is empty for any. The headers may have the request's id.
+    pub(in crate::api) fn find(
+        inference: &Inference,
+        name: &str,
+        version: &str,
+        headers: &HeaderMap,
+    ) -> Result<Self, InferenceError> {
+        let bad = |e: IdError| InferenceError::bad_request(e.to_string());
+        let name: ModelName = name.parse().map_err(bad)?;
+        let version = Some(version).filter(|version| !version.is_empty());
+        let version = version.map(str::parse::<ModelVersion>);
+        let version = version.transpose().map_err(bad)?;
+        let catalog = inference.data_plane.catalog();
+        let requested = catalog.find(&name, version, request_id(headers))?;
+        Ok(Self {
+            requested,
+            version,
+            catalog,
+        })
+    }
+
     /// Returns the model as it is once the gateway has started, or when the SLO has passed since `arrived`: until then a gateway that was
     /// started again connects to workers that are ready, and a request is not refused for that.
-    pub(super) async fn started(
+    pub(in crate::api) async fn started(
         self,
         inference: &Inference,
         arrived: Time,
@@ -69,19 +90,13 @@ impl FromRequestParts<Inference> for ModelPath {
                 .find(|(key, _)| *key == name)
                 .map(|(_, value)| value)
         };
-        let bad = |e: IdError| InferenceError::bad_request(e.to_string());
-        let name: ModelName = param("model").unwrap_or_default().parse().map_err(bad)?;
-        let version = param("version")
-            .map(str::parse::<ModelVersion>)
-            .transpose()
-            .map_err(bad)?;
-        let catalog = inference.data_plane.catalog();
-        let request_id = request_id(&parts.headers);
-        let requested = catalog.find(&name, version, request_id)?;
-        Ok(Self {
-            requested,
-            version,
-            catalog,
-        })
+        let (name, version) = (param("model").unwrap_or_default(), param("version"));
+        if version == Some("") {
+            // An empty version of a path is a mistake, and no absent one.
+            return Err(InferenceError::bad_request(
+                "the version in the path is empty",
+            ));
+        }
+        Self::find(inference, name, version.unwrap_or_default(), &parts.headers)
     }
 }

@@ -3,7 +3,7 @@
 use axum::{
     Json,
     extract::{Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::{Extensions, HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use packhorse_api::ErrorBody;
@@ -32,7 +32,7 @@ const SYSTEM_SHARED_MEMORY: &str = "system_shared_memory";
 
 /// Returns the server's name, version and extensions.
 #[utoipa::path(get, path = "/v2", tag = "inference", responses((status = 200, body = ServerMetadata)))]
-pub(super) async fn metadata(State(inference): State<Inference>) -> Json<ServerMetadata> {
+pub(in crate::api) async fn metadata(State(inference): State<Inference>) -> Json<ServerMetadata> {
     let shared_memory = inference.shared_memory.is_some();
     let optional = shared_memory.then_some(SYSTEM_SHARED_MEMORY);
     let extensions = EXTENSIONS.into_iter().chain(optional);
@@ -45,7 +45,7 @@ pub(super) async fn metadata(State(inference): State<Inference>) -> Json<ServerM
 
 /// Returns 200 as long as the server answers at all.
 #[utoipa::path(get, path = "/v2/health/live", tag = "inference", responses((status = 200, body = ServerLive)))]
-pub(super) async fn live() -> Json<ServerLive> {
+pub(in crate::api) async fn live() -> Json<ServerLive> {
     Json(ServerLive { live: true })
 }
 
@@ -54,7 +54,7 @@ pub(super) async fn live() -> Json<ServerLive> {
     get, path = "/v2/health/ready", tag = "inference",
     responses((status = 200, body = ServerReady), (status = 503, description = "Not ready", body = ErrorBody))
 )]
-pub(super) async fn ready(
+pub(in crate::api) async fn ready(
     State(inference): State<Inference>,
 ) -> Result<Json<ServerReady>, InferenceError> {
     if inference.data_plane.is_ready() {
@@ -76,7 +76,7 @@ const INDEX_LIMIT: u64 = 4096;
     post, path = "/v2/repository/index", tag = "inference", request_body(content = Option<RepositoryIndexRequest>),
     responses((status = 200, body = Vec<RepositoryEntry>), (status = 400, description = "Malformed", body = ErrorBody))
 )]
-pub(super) async fn repository_index(
+pub(in crate::api) async fn repository_index(
     State(inference): State<Inference>,
     request: Request,
 ) -> Result<Json<Vec<RepositoryEntry>>, InferenceError> {
@@ -92,14 +92,23 @@ pub(super) async fn repository_index(
         .await?;
     let body = inflate(body, encoding, limits.body_bytes, &mut memory)?;
     let asked = RepositoryIndexRequest::parse(&body.to_bytes())?;
+    Ok(Json(index(&inference, &parts.extensions, asked.ready)))
+}
+
+/// Returns the models and families that a client may use, of which `ready_only` leaves those out that are not ready.
+pub(in crate::api) fn index(
+    inference: &Inference,
+    extensions: &Extensions,
+    ready_only: bool,
+) -> Vec<RepositoryEntry> {
     let catalog = inference.data_plane.catalog();
     let listed = catalog.all().filter(|model| {
-        (!asked.ready || model.is_ready())
-            && authorize::is_listed(&parts.extensions, model.id().name.as_str())
+        (!ready_only || model.is_ready())
+            && authorize::is_listed(extensions, model.id().name.as_str())
     });
     let families = catalog.families().filter(|family| {
-        (!asked.ready || family.is_ready())
-            && authorize::is_listed(&parts.extensions, family.name().as_str())
+        (!ready_only || family.is_ready())
+            && authorize::is_listed(extensions, family.name().as_str())
     });
     let listed = listed.map(|model| {
         let id = model.id();
@@ -110,7 +119,7 @@ pub(super) async fn repository_index(
         families.map(|family| entry(family.name(), None, family.is_ready(), family.is_loading()));
     let mut entries: Vec<_> = listed.chain(families).collect();
     entries.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(Json(entries))
+    entries
 }
 
 fn entry(
@@ -140,12 +149,17 @@ fn entry(
     }
 }
 
-/// Refuses `load` and `unload` of Triton's repository extension.
-pub(super) async fn refuse_loading() -> Response {
-    let error = InferenceError::new(
+/// The refusal of `load` and `unload` of Triton's repository extension.
+pub(in crate::api) fn no_loading() -> InferenceError {
+    InferenceError::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "loading and unloading are not supported: register and remove models through the admin API, /v1/models",
-    );
+    )
+}
+
+/// Refuses `load` and `unload` of Triton's repository extension.
+pub(in crate::api) async fn refuse_loading() -> Response {
+    let error = no_loading();
     // An empty list allows no method.
     let mut response = error.into_response();
     response

@@ -41,19 +41,19 @@ pub struct Inference {
 /// The state behind all clones.
 #[derive(Debug)]
 pub struct State {
-    pub(super) data_plane: DataPlane,
+    pub(in crate::api) data_plane: DataPlane,
     /// The keys that requests need; none if they need none.
-    pub(super) keys: Option<Keyring>,
-    pub(super) limits: InferenceLimits,
+    pub(in crate::api) keys: Option<Keyring>,
+    pub(in crate::api) limits: InferenceLimits,
     /// The hosts that the listener answers for, and the web pages that may use it.
-    pub(super) web: WebPolicy,
-    pub(super) pool: WorkPool,
+    pub(in crate::api) web: WebPolicy,
+    pub(in crate::api) pool: WorkPool,
     /// The regions of system shared memory; none if the extension is off.
-    pub(super) shared_memory: Option<SharedMemory>,
+    pub(in crate::api) shared_memory: Option<SharedMemory>,
     /// The limit of the cores' wake latency while requests come; none leaves it to the system.
-    pub(super) wake_latency: Option<WakeLatency>,
+    pub(in crate::api) wake_latency: Option<WakeLatency>,
     /// The requests that would have been refused by their head for the length of the queue.
-    pub(super) hopeless: AtomicU64,
+    pub(in crate::api) hopeless: AtomicU64,
 }
 
 impl Inference {
@@ -101,7 +101,7 @@ impl Deref for Inference {
 }
 
 impl State {
-    pub(super) fn telemetry(&self) -> &Telemetry {
+    pub(in crate::api) fn telemetry(&self) -> &Telemetry {
         self.data_plane.telemetry()
     }
 }

@@ -18,7 +18,7 @@ use packhorse_serving::{ModelKey, TenantKey};
 use tokio::sync::oneshot;
 
 /// The most requests of a model that wait to be parsed; for a further one, the last of the tenant with the most is refused.
-pub(super) const WAITING_LIMIT: usize = 256;
+pub(in crate::api) const WAITING_LIMIT: usize = 256;
 
 /// The number of threads from which on one is kept free of a model, besides that which is kept free of a tenant.
 const THREADS_FOR_MODELS: usize = 4;
@@ -28,7 +28,7 @@ const NICENESS: i32 = 10;
 
 /// A pool of threads. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct WorkPool {
+pub(in crate::api) struct WorkPool {
     owner: Arc<Owner>,
 }
 
@@ -37,15 +37,15 @@ pub(super) struct WorkPool {
 #[error(
     "{WAITING_LIMIT} large requests of the model wait to be parsed, which is the limit; retry later"
 )]
-pub(super) struct PoolFull;
+pub(in crate::api) struct PoolFull;
 
 /// The unit that has a share of the threads: a tenant's requests to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Party {
+pub(in crate::api) struct Party {
     /// The model.
-    pub(super) model: ModelKey,
+    pub(in crate::api) model: ModelKey,
     /// The tenant.
-    pub(super) tenant: TenantKey,
+    pub(in crate::api) tenant: TenantKey,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -111,7 +111,7 @@ impl ThreadLimits {
 
 impl WorkPool {
     /// Starts a pool of this many threads, at least one.
-    pub(super) fn start(threads: usize) -> io::Result<Self> {
+    pub(in crate::api) fn start(threads: usize) -> io::Result<Self> {
         let threads = threads.max(1);
         let shared = Arc::new(Shared {
             state: Mutex::default(),
@@ -132,7 +132,7 @@ impl WorkPool {
     }
 
     /// Runs the parsing of a request. If the future is dropped before it has begun, it is not begun.
-    pub(super) async fn parse<T: Send + 'static>(
+    pub(in crate::api) async fn parse<T: Send + 'static>(
         &self,
         party: Party,
         work: impl FnOnce() -> T + Send + 'static,
@@ -147,7 +147,7 @@ impl WorkPool {
     }
 
     /// Runs the formatting of an answer. There are never more of these than answered requests.
-    pub(super) async fn format<T: Send + 'static>(
+    pub(in crate::api) async fn format<T: Send + 'static>(
         &self,
         party: Party,
         work: impl FnOnce() -> T + Send + 'static,

@@ -32,7 +32,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(clap::Args)]
 #[command(after_help = "\
-When requests can be sent, one line is printed: ready {\"inference\": URL, \"admin\": URL}. SIGTERM and Ctrl-C answer the requests in
+When requests can be sent, one line is printed: ready {\"inference\": URL, \"grpc\": ADDRESS, \"admin\": URL}. SIGTERM and Ctrl-C answer the requests in
 flight and end everything; a second one ends at once. If gateway or agent ends, so does the other, and this command with its status.
 Every other setting of the two is read from the environment: packhorse-gateway --help, packhorse-agent --help.
 
@@ -56,6 +56,9 @@ pub(crate) struct ServeArgs {
         default_value = "127.0.0.1:8080"
     )]
     listen: SocketAddr,
+    /// Address of the listener for gRPC, or off [default: 127.0.0.1:8001, unless another program listens there; a free port if that of --listen is 0]
+    #[arg(long, env = "PACKHORSE_GRPC_LISTEN", value_name = "ADDRESS|off")]
+    grpc_listen: Option<String>,
     /// Address of the listener for admins; other addresses than loopback require --admin-token-file
     #[arg(
         long,
@@ -98,6 +101,8 @@ pub(crate) struct ServeArgs {
 #[derive(Clone, Copy, Deserialize)]
 struct Endpoints {
     inference: SocketAddr,
+    /// None if there is no listener for gRPC.
+    grpc: Option<SocketAddr>,
     admin: SocketAddr,
     pid: u32,
 }
@@ -166,6 +171,9 @@ impl ServeArgs {
             .arg(&state_dir)
             .args(["--listen", &self.listen.to_string()])
             .args(["--admin-listen", &self.admin_listen.to_string()]);
+        if let Some(address) = &self.grpc_listen {
+            gateway.args(["--grpc-listen", address]);
+        }
         if let Some(file) = &self.admin_token_file {
             gateway.arg("--admin-token-file").arg(file);
         }
@@ -229,7 +237,11 @@ impl ServeArgs {
                 Ok(())
             })
             .await?;
-        let urls = serde_json::json!({"inference": inference_url, "admin": admin_url});
+        let mut urls = serde_json::json!({"inference": inference_url, "admin": admin_url});
+        if let Some(address) = endpoints.grpc {
+            // Clients of gRPC name a host and a port, and TLS by an option.
+            urls["grpc"] = reachable(address).to_string().into();
+        }
         if let Err(error) = output::print_line(format_args!("ready {urls}")) {
             output::note(format_args!("ready {urls}; it cannot be written: {error}"));
         }
@@ -242,16 +254,21 @@ async fn has_ready_node(admin: &AdminClient) -> anyhow::Result<bool> {
     Ok(nodes.iter().any(|node| node.state == NodeState::Ready))
 }
 
-/// Returns the URL of a listener on this machine. One on all addresses is reached on loopback.
-fn url(mut address: SocketAddr, tls: bool) -> String {
+/// Returns the URL of a listener on this machine.
+fn url(address: SocketAddr, tls: bool) -> String {
+    let scheme = if tls { "https" } else { "http" };
+    format!("{scheme}://{}", reachable(address))
+}
+
+/// Returns the address at which this machine reaches a listener. One on all addresses is reached on loopback.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         address.set_ip(match address {
             SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
             SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
         });
     }
-    let scheme = if tls { "https" } else { "http" };
-    format!("{scheme}://{address}")
+    address
 }
 
 /// Returns true if the gateway, which inherits the environment, has this setting.

@@ -11,7 +11,7 @@ pub(super) const NAME_BYTES: usize = 256;
 
 /// The reason why a client does not get at shared memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(in crate::api::inference) enum SharedMemoryError {
+pub(in crate::api) enum SharedMemoryError {
     /// The extension is off.
     #[error("system shared memory is off: the gateway's flag --system-shared-memory turns it on")]
     Off,

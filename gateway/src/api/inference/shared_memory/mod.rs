@@ -7,9 +7,10 @@
 
 mod error;
 mod region;
-pub(super) mod routes;
+pub(in crate::api) mod routes;
 
-pub(super) use error::SharedMemoryError;
+pub(in crate::api) use error::SharedMemoryError;
+pub(in crate::api) use routes::regions_of;
 
 use std::{
     collections::BTreeMap,
@@ -35,7 +36,7 @@ use crate::{
 
 /// The registered regions of all tenants. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SharedMemory {
+pub(in crate::api) struct SharedMemory {
     regions: Arc<RwLock<RegionTable>>,
 }
 
@@ -46,7 +47,7 @@ impl SharedMemory {
     ///
     /// # Errors
     /// The client does not run on this host as the gateway's user.
-    pub(super) async fn of_client(
+    pub(in crate::api) async fn of_client(
         &self,
         tenant: TenantKey,
         extensions: &Extensions,
@@ -73,14 +74,14 @@ impl SharedMemory {
 
 /// The regions of one tenant.
 #[derive(Clone, Debug)]
-pub(super) struct TenantRegions {
+pub(in crate::api) struct TenantRegions {
     memory: SharedMemory,
     tenant: TenantKey,
 }
 
 impl TenantRegions {
     /// Registers a region, which it opens on a thread for blocking work.
-    pub(super) async fn register(
+    pub(in crate::api) async fn register(
         &self,
         name: String,
         registration: RegisterSystemSharedMemory,
@@ -114,24 +115,32 @@ impl TenantRegions {
     }
 
     /// Forgets a region. As with Triton, one that is not there is no mistake.
-    pub(super) fn unregister(&self, name: &str) {
+    pub(in crate::api) fn unregister(&self, name: &str) {
         let key = (self.tenant, name.to_owned());
         self.memory.change(|regions| regions.remove(&key));
     }
 
     /// Forgets all regions of the tenant.
-    pub(super) fn unregister_all(&self) {
+    pub(in crate::api) fn unregister_all(&self) {
         let is_kept =
             |(tenant, _): &(TenantKey, String), _: &mut Arc<Region>| *tenant != self.tenant;
         self.memory.change(|regions| regions.retain(is_kept));
     }
 
     /// Returns the regions of the tenant, by name.
-    pub(super) fn list(&self) -> Vec<SystemSharedMemory> {
+    pub(in crate::api) fn list(&self) -> Vec<SystemSharedMemory> {
         self.memory.look(|regions| {
             let own = of_tenant(regions, self.tenant);
             own.map(|region| region.description().clone()).collect()
         })
+    }
+
+    /// Returns a region of the tenant as clients see it.
+    pub(in crate::api) fn description(
+        &self,
+        name: &str,
+    ) -> Result<SystemSharedMemory, SharedMemoryError> {
+        Ok(self.find(name)?.description().clone())
     }
 
     /// Returns a region of the tenant.
@@ -142,7 +151,7 @@ impl TenantRegions {
     }
 
     /// Returns an error unless the range is within its region.
-    pub(super) fn check(&self, range: &RegionRange) -> Result<(), InferenceError> {
+    pub(in crate::api) fn check(&self, range: &RegionRange) -> Result<(), InferenceError> {
         let region = self.find(&range.region)?;
         let place = region.place(range.offset, range.bytes);
         place
@@ -151,7 +160,11 @@ impl TenantRegions {
     }
 
     /// Writes an output to its range, which may be longer.
-    pub(super) fn write(&self, range: &RegionRange, data: &[u8]) -> Result<(), InferenceError> {
+    pub(in crate::api) fn write(
+        &self,
+        range: &RegionRange,
+        data: &[u8],
+    ) -> Result<(), InferenceError> {
         if data.len() as u64 > range.bytes {
             let problem = format!(
                 "the output has {} bytes, and parameters.shared_memory_byte_size is {}",
@@ -181,7 +194,7 @@ fn refused(range: &RegionRange, problem: &str) -> InferenceError {
 
 /// The regions that a request reads its inputs from. What is copied is reserved in the request's memory.
 #[derive(Debug)]
-pub(super) struct RegionReader<'a> {
+pub(in crate::api) struct RegionReader<'a> {
     /// The tenant's regions, if the client may use any.
     regions: &'a Result<TenantRegions, SharedMemoryError>,
     memory: &'a mut Reservation,
@@ -193,7 +206,7 @@ pub(super) struct RegionReader<'a> {
 
 impl<'a> RegionReader<'a> {
     /// Creates a reader of at most `limit` bytes.
-    pub(super) fn new(
+    pub(in crate::api) fn new(
         regions: &'a Result<TenantRegions, SharedMemoryError>,
         memory: &'a mut Reservation,
         limit: u64,
@@ -207,7 +220,7 @@ impl<'a> RegionReader<'a> {
     }
 
     /// Returns the reason why memory could not be reserved, if that was why reading failed.
-    pub(super) fn exhausted(&self) -> Option<MemoryExhausted> {
+    pub(in crate::api) fn exhausted(&self) -> Option<MemoryExhausted> {
         self.exhausted
     }
 }

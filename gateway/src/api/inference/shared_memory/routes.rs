@@ -22,7 +22,7 @@ use crate::{
 const REGISTRATION_LIMIT: u64 = 4096;
 
 /// Returns the regions of the client that sent a request.
-async fn regions_of(
+pub(in crate::api) async fn regions_of(
     inference: &Inference,
     extensions: &Extensions,
 ) -> Result<TenantRegions, InferenceError> {
@@ -45,7 +45,7 @@ fn name_of(path: Result<Path<String>, PathRejection>) -> Result<String, Inferenc
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn all_status(
+pub(in crate::api) async fn all_status(
     State(inference): State<Inference>,
     extensions: Extensions,
 ) -> Result<Json<Vec<SystemSharedMemory>>, InferenceError> {
@@ -62,14 +62,14 @@ pub(in crate::api::inference) async fn all_status(
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn status(
+pub(in crate::api) async fn status(
     State(inference): State<Inference>,
     region: Result<Path<String>, PathRejection>,
     extensions: Extensions,
 ) -> Result<Json<Vec<SystemSharedMemory>>, InferenceError> {
     let name = name_of(region)?;
-    let found = regions_of(&inference, &extensions).await?.find(&name)?;
-    Ok(Json(vec![found.description().clone()]))
+    let regions = regions_of(&inference, &extensions).await?;
+    Ok(Json(vec![regions.description(&name)?]))
 }
 
 /// Registers a region of shared memory: requests may then name it in place of tensors.
@@ -83,7 +83,7 @@ pub(in crate::api::inference) async fn status(
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn register(
+pub(in crate::api) async fn register(
     State(inference): State<Inference>,
     region: Result<Path<String>, PathRejection>,
     request: Request,
@@ -115,7 +115,7 @@ pub(in crate::api::inference) async fn register(
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn unregister(
+pub(in crate::api) async fn unregister(
     State(inference): State<Inference>,
     region: Result<Path<String>, PathRejection>,
     extensions: Extensions,
@@ -134,7 +134,7 @@ pub(in crate::api::inference) async fn unregister(
         (status = 403, description = "The client is on another host or runs as another user", body = ErrorBody),
     )
 )]
-pub(in crate::api::inference) async fn unregister_all(
+pub(in crate::api) async fn unregister_all(
     State(inference): State<Inference>,
     extensions: Extensions,
 ) -> Result<StatusCode, InferenceError> {

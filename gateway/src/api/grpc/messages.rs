@@ -1,0 +1,139 @@
+//! The messages of a call's body, received piece by piece within time, limit and budget.
+
+use axum::{body::Body, http::HeaderMap};
+use bytes::{Buf as _, Bytes, BytesMut};
+use packhorse_grpc::{Beginning, Prefix, beginning};
+use packhorse_protocol::ByteRope;
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    api::inference::{
+        InferenceLimits,
+        body::{BODY_TIME, IncomingBody, Place, ReceivedBody},
+        error::InferenceError,
+    },
+    memory::Reservation,
+};
+
+/// A body that is read message by message.
+pub(super) struct MessageReader {
+    body: IncomingBody,
+    limits: InferenceLimits,
+    /// The bytes that came and were not read yet.
+    rest: Bytes,
+    /// The bytes of the present message that were not read yet, and those that will come.
+    left: usize,
+    /// The time by which the present message must have come.
+    end: Instant,
+}
+
+impl MessageReader {
+    /// Creates a reader of a body's messages.
+    pub(super) fn new(headers: &HeaderMap, body: Body, limits: InferenceLimits) -> Self {
+        Self {
+            body: IncomingBody::new(headers, body),
+            limits,
+            rest: Bytes::new(),
+            left: 0,
+            end: Instant::now() + BODY_TIME,
+        }
+    }
+
+    /// Returns the beginning of the only message of a call, which must begin within the longest pause.
+    pub(super) async fn only(&mut self) -> Result<Prefix, InferenceError> {
+        let pause = self.limits.body_timeout;
+        let slow = |_| InferenceError::body_too_slow(pause, BODY_TIME);
+        let first = timeout(pause, self.next()).await.map_err(slow)??;
+        first
+            .ok_or_else(|| InferenceError::bad_request("expected a message, and the body is empty"))
+    }
+
+    /// Returns the beginning of the next message; `None` at the end of the body. What is left of the present one is discarded. The wait for a message
+    /// that has not begun has no limit here.
+    pub(super) async fn next(&mut self) -> Result<Option<Prefix>, InferenceError> {
+        while self.left > 0 {
+            if self.rest.is_empty() {
+                self.rest = self.piece().await?;
+            }
+            let skipped = self.left.min(self.rest.len());
+            self.rest.advance(skipped);
+            self.left -= skipped;
+        }
+        while self.rest.is_empty() {
+            match self.body.next_chunk().await? {
+                Some(chunk) => self.rest = chunk,
+                None => return Ok(None),
+            }
+        }
+        self.end = Instant::now() + BODY_TIME;
+        while self.rest.len() < Prefix::BYTES {
+            let piece = self.piece().await?;
+            self.join(&piece);
+        }
+        let prefix = self.rest.split_to(Prefix::BYTES);
+        let prefix = prefix.as_ref().try_into();
+        let prefix = Prefix::read(prefix.expect("as many bytes as a prefix has"));
+        let prefix = prefix.map_err(|e| InferenceError::bad_request(e.to_string()))?;
+        self.left = prefix.length as usize;
+        if u64::from(prefix.length) > self.limits.body_bytes {
+            return Err(InferenceError::body_too_large(self.limits.body_bytes));
+        }
+        Ok(Some(prefix))
+    }
+
+    /// Returns the model and its version at the beginning of the present message, a `ModelInferRequest`; `None` if they are not there.
+    pub(super) async fn model(&mut self) -> Result<Option<(String, String)>, InferenceError> {
+        loop {
+            let known = self.left.min(self.rest.len());
+            match beginning(&self.rest[..known], known == self.left) {
+                Beginning::Model { name, version } => {
+                    return Ok(Some((name.to_owned(), version.to_owned())));
+                }
+                Beginning::Elsewhere => return Ok(None),
+                Beginning::NeedsMore => {
+                    let piece = self.piece().await?;
+                    self.join(&piece);
+                }
+            }
+        }
+    }
+
+    /// Returns the present message. Its bytes are reserved.
+    pub(super) async fn receive(
+        &mut self,
+        place: Place,
+        memory: &mut Reservation,
+    ) -> Result<ByteRope, InferenceError> {
+        let mut received = ReceivedBody::new(place);
+        while self.left > 0 {
+            if self.rest.is_empty() {
+                self.rest = self.piece().await?;
+            }
+            let piece = self.rest.split_to(self.left.min(self.rest.len()));
+            self.left -= piece.len();
+            memory.grow(piece.len() as u64)?;
+            received.push(&piece, self.left as u64);
+        }
+        Ok(received.finish())
+    }
+
+    /// Returns the next bytes of a message that has begun.
+    async fn piece(&mut self) -> Result<Bytes, InferenceError> {
+        loop {
+            let piece = self.body.chunk(self.end, self.limits.body_timeout).await?;
+            let cut_off = || InferenceError::bad_request("the body ends within a message");
+            let piece = piece.ok_or_else(cut_off)?;
+            if !piece.is_empty() {
+                return Ok(piece);
+            }
+        }
+    }
+
+    /// Adds bytes to few others.
+    fn join(&mut self, piece: &Bytes) {
+        let mut joined = BytesMut::with_capacity(self.rest.len() + piece.len());
+        joined.extend_from_slice(&self.rest);
+        joined.extend_from_slice(piece);
+        self.rest = joined.freeze();
+    }
+}

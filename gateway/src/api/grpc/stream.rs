@@ -1,0 +1,199 @@
+//! `ModelStreamInfer`: many requests on one call, which are computed side by side and answered in their order.
+//!
+//! As with Triton, a request that is refused or fails has an answer with an error, and the stream goes on. What is wrong with the stream itself ends it
+//! with a status, after the answers to what came before.
+
+use std::{future::ready, pin::Pin, sync::Arc};
+
+use axum::{
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse as _, Response},
+};
+use futures_util::stream::{FuturesOrdered, StreamExt as _};
+use packhorse_grpc::{Prefix, framed, write_stream_response};
+use packhorse_protocol::ByteRope;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    infer::{Caller, Kind, Received, Turn},
+    messages::MessageReader,
+    reply::{Reply, many},
+    state::Grpc,
+    status::Status,
+};
+use crate::{api::inference::error::InferenceError, serve::Stopping};
+
+/// The most requests of a stream that are computed or wait for their turn to be answered. Further ones wait in the connection.
+pub(super) const IN_FLIGHT: usize = 64;
+
+/// Runs inference for each request of a stream.
+pub(super) async fn model_stream_infer(State(grpc): State<Grpc>, request: Request) -> Response {
+    let stopping = request.extensions().get::<Stopping>().cloned();
+    let stopping = stopping.map(|Stopping(token)| token).unwrap_or_default();
+    let (caller, reader) = match Caller::new(grpc, request) {
+        Ok(caller) => caller,
+        Err(error) => return Status::from(error).into_response(),
+    };
+    let compression = caller.head.compression;
+    let (sender, receiver) = mpsc::channel(1);
+    let answering = Answering {
+        caller: Arc::new(caller),
+        in_flight: FuturesOrdered::new(),
+        replies: sender,
+    };
+    let task = tokio::spawn(answering.run(reader, stopping));
+    many(receiver, task.abort_handle(), Some(compression))
+}
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// What is read of a stream.
+enum Reading {
+    /// The beginning of the next request.
+    Waiting(Boxed<(MessageReader, Result<Option<Prefix>, InferenceError>)>),
+    /// A request.
+    Receiving(Boxed<(MessageReader, Turn, Result<Received, InferenceError>)>),
+    /// Nothing, while as many requests as may are in flight.
+    Paused(MessageReader),
+    /// Nothing any more.
+    Ended,
+}
+
+/// What came of reading.
+enum Event {
+    Next(MessageReader, Result<Option<Prefix>, InferenceError>),
+    Request(Box<(MessageReader, Turn, Result<Received, InferenceError>)>),
+}
+
+impl Reading {
+    fn wait(mut reader: MessageReader) -> Self {
+        Self::Waiting(Box::pin(async move {
+            let next = reader.next().await;
+            (reader, next)
+        }))
+    }
+
+    /// Waits for what is read. This may be given up and begun again.
+    async fn event(&mut self) -> Event {
+        match self {
+            Self::Waiting(next) => {
+                let (reader, next) = next.await;
+                Event::Next(reader, next)
+            }
+            Self::Receiving(request) => Event::Request(Box::new(request.await)),
+            Self::Paused(_) | Self::Ended => std::future::pending().await,
+        }
+    }
+}
+
+/// A stream that is being answered.
+struct Answering {
+    caller: Arc<Caller>,
+    in_flight: FuturesOrdered<Boxed<Reply>>,
+    replies: mpsc::Sender<Result<Reply, Status>>,
+}
+
+impl Answering {
+    /// Answers until the stream has ended, and then tells how.
+    async fn run(mut self, reader: MessageReader, stopping: CancellationToken) {
+        let patience = self.caller.head.patience;
+        let end = patience.and_then(|patience| Instant::now().checked_add(patience));
+        let over = async {
+            match end {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut over = Box::pin(over);
+        let mut reading = Reading::wait(reader);
+        let mut status = Status::ok();
+        let mut is_stopping = false;
+        loop {
+            let is_ended = matches!(reading, Reading::Ended);
+            if is_ended && self.in_flight.is_empty() {
+                break;
+            }
+            tokio::select! {
+                Some(reply) = self.in_flight.next(), if !self.in_flight.is_empty() => {
+                    if self.replies.send(Ok(reply)).await.is_err() {
+                        // The client has gone.
+                        return;
+                    }
+                    reading = match reading {
+                        Reading::Paused(reader) => Reading::wait(reader),
+                        other => other,
+                    };
+                }
+                event = reading.event(), if !is_ended => {
+                    reading = match event {
+                        Event::Next(reader, Ok(Some(prefix))) => self.receive(reader, prefix),
+                        Event::Next(_, Ok(None)) => Reading::Ended,
+                        Event::Next(_, Err(error)) => {
+                            status = error.into();
+                            Reading::Ended
+                        }
+                        Event::Request(request) => self.answer(*request),
+                    };
+                }
+                () = stopping.cancelled(), if !is_stopping => {
+                    is_stopping = true;
+                }
+                () = over.as_mut() => {
+                    let error = InferenceError::new(StatusCode::GATEWAY_TIMEOUT, "the time of the call (grpc-timeout) is over");
+                    status = error.into();
+                    break;
+                }
+            }
+            if is_stopping && matches!(reading, Reading::Waiting(_) | Reading::Paused(_)) {
+                // What has begun is still answered.
+                status = InferenceError::unavailable("the gateway is shutting down").into();
+                reading = Reading::Ended;
+            }
+        }
+        let _ = self.replies.send(Err(status)).await;
+    }
+    /// Begins to receive a request.
+    fn receive(&self, mut reader: MessageReader, prefix: Prefix) -> Reading {
+        let mut turn = Turn::new(Arc::clone(&self.caller));
+        Reading::Receiving(Box::pin(async move {
+            let received = turn.receive(&mut reader, prefix).await;
+            (reader, turn, received)
+        }))
+    }
+
+    /// Has a request answered, and reads the next.
+    fn answer(
+        &mut self,
+        (reader, mut turn, received): (MessageReader, Turn, Result<Received, InferenceError>),
+    ) -> Reading {
+        self.in_flight.push_back(match received {
+            Ok(received) => Box::pin(async move {
+                let answered = turn.answer(received, Kind::Stream).await;
+                reply(turn, answered.map(|answered| answered.frame))
+            }),
+            Err(error) => Box::pin(ready(reply(turn, Err(error)))),
+        });
+        if self.in_flight.len() < IN_FLIGHT {
+            Reading::wait(reader)
+        } else {
+            Reading::Paused(reader)
+        }
+    }
+}
+
+/// Returns the answer to a request, which may be an error.
+fn reply(mut turn: Turn, answered: Result<ByteRope, InferenceError>) -> Reply {
+    let result = answered.as_ref().map(|_| ());
+    let held = turn.finish(result.map_err(InferenceError::status));
+    let frame = answered.unwrap_or_else(|error| {
+        let message = write_stream_response(Err((turn.id(), error.message().to_owned())));
+        // An error is short.
+        framed(message, false).unwrap_or_default()
+    });
+    Reply { frame, held }
+}

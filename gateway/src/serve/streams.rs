@@ -1,0 +1,157 @@
+//! The requests of a connection that has several at a time: what the connection does, and whether its client takes the answers.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::activity::Activity;
+
+/// The requests of a connection. Clones share them.
+#[derive(Clone)]
+pub(super) struct Streams {
+    state: Arc<Mutex<State>>,
+    activity: Arc<Activity>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The requests whose body is not complete.
+    receiving: usize,
+    /// The requests whose body is complete, or is not needed.
+    answering: usize,
+    next: u64,
+    /// The answers of which a part was passed on and the client has not made room for the next, each since a time.
+    blocked: BTreeMap<u64, Instant>,
+}
+
+/// A request of a connection, until its answer has been passed on.
+pub(super) struct StreamMember {
+    streams: Streams,
+    number: u64,
+    is_received: Mutex<bool>,
+}
+
+impl Streams {
+    /// Creates the requests of a connection, of which there is none yet.
+    pub(super) fn new(activity: Arc<Activity>) -> Self {
+        Self {
+            state: Arc::default(),
+            activity,
+        }
+    }
+
+    /// Adds a request whose head has come.
+    pub(super) fn begin(&self) -> StreamMember {
+        let mut state = self.lock();
+        state.receiving += 1;
+        state.next += 1;
+        if state.receiving == 1 && state.answering == 0 {
+            self.activity.begin_body();
+        }
+        StreamMember {
+            number: state.next,
+            streams: self.clone(),
+            is_received: Mutex::new(false),
+        }
+    }
+
+    /// Returns true if the client has taken nothing of an answer for this long.
+    pub(super) fn is_stalled(&self, now: Instant, limit: Duration) -> bool {
+        let state = self.lock();
+        let mut since = state.blocked.values();
+        since.any(|since| now.saturating_duration_since(*since) >= limit)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl StreamMember {
+    /// The body of the request is complete.
+    pub(super) fn received(&self) {
+        let is_received = self.is_received.lock();
+        let mut is_received = is_received.unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *is_received, true) {
+            return;
+        }
+        let mut state = self.streams.lock();
+        state.receiving -= 1;
+        state.answering += 1;
+        self.streams.activity.begin_request();
+    }
+
+    /// A part of the answer was passed on; the next is asked for when there is room.
+    pub(super) fn passed_on(&self) {
+        let now = Instant::now();
+        self.streams.lock().blocked.insert(self.number, now);
+    }
+
+    /// There is room for more of the answer.
+    pub(super) fn has_room(&self) {
+        self.streams.lock().blocked.remove(&self.number);
+    }
+}
+
+impl Drop for StreamMember {
+    fn drop(&mut self) {
+        let is_received = self.is_received.get_mut();
+        let is_received = *is_received.unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.streams.lock();
+        state.blocked.remove(&self.number);
+        if is_received {
+            state.answering -= 1;
+        } else {
+            state.receiving -= 1;
+        }
+        let activity = &self.streams.activity;
+        match (state.receiving, state.answering) {
+            (0, 0) => activity.end_request(),
+            (_, 0) => activity.begin_body(),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::activity::Waiting;
+
+    #[tokio::test]
+    async fn a_connection_waits_for_bodies_unless_it_answers() {
+        let activity = Arc::new(Activity::begin());
+        let streams = Streams::new(Arc::clone(&activity));
+        let is_body = || matches!(activity.waiting(), Some(Waiting::Body(_)));
+        let first = streams.begin();
+        let second = streams.begin();
+        assert!(is_body());
+        first.received();
+        first.received();
+        assert_eq!(activity.waiting(), None);
+        drop(first);
+        assert!(is_body());
+        drop(second);
+        assert!(matches!(activity.waiting(), Some(Waiting::Head(_))));
+    }
+
+    #[tokio::test]
+    async fn a_client_stalls_that_makes_no_room() {
+        let streams = Streams::new(Arc::new(Activity::begin()));
+        let member = streams.begin();
+        let limit = Duration::from_secs(10);
+        let later = Instant::now() + limit;
+        member.passed_on();
+        assert!(!streams.is_stalled(Instant::now(), limit));
+        assert!(streams.is_stalled(later + limit, limit));
+        member.has_room();
+        assert!(!streams.is_stalled(later + limit, limit));
+        member.passed_on();
+        drop(member);
+        assert!(!streams.is_stalled(later + limit, limit));
+    }
+}
