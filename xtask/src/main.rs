@@ -126,6 +126,8 @@ enum Bench {
     Observability(bench::cluster::Observability),
     /// Measures the cost of TLS for clients, and between gateway and worker.
     Tls(bench::cluster::Tls),
+    /// Measures requests over gRPC beside the same over HTTP.
+    Grpc(bench::cluster::Grpc),
     /// Measures what the confinement of workers costs: their start, and a tiny model's requests.
     Confinement(bench::cluster::Confinement),
 }
@@ -150,6 +152,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::ManyModels(options)) => bench::cluster::many_models(&options),
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
         Chore::Bench(Bench::Tls(options)) => bench::cluster::tls(&options),
+        Chore::Bench(Bench::Grpc(options)) => bench::cluster::grpc(&options),
         Chore::Bench(Bench::Confinement(options)) => bench::cluster::confinement(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Train { options } => train::run(&options),

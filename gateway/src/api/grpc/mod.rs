@@ -1,8 +1,8 @@
 //! The Open Inference Protocol over gRPC, with the health and the reflection service.
 //!
 //! Framing and statuses are here and not in a library of gRPC, because such a library gives a handler whole messages: it would receive them before
-//! their tenant, model and memory are known. A [`MessageReader`](messages::MessageReader) asks for each piece, as HTTP's bodies are received; the rest of
-//! a request is HTTP's own, [`computation`](super::inference::computation).
+//! their tenant, model and memory are known. A `messages::MessageReader` asks for each piece, as HTTP's bodies are received; the rest of
+//! a request is HTTP's own, `inference::computation`.
 
 mod call;
 mod compression;
