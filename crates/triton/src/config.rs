@@ -380,7 +380,7 @@ fn shape(tensor: Message<'_>, has_batch: bool, line: usize) -> Result<Vec<i64>, 
         return Ok(whole(&dims));
     }
     let problem = format!(
-        "requests of {dims:?} are not reshaped to {shape:?}: write {shape:?} as dims, and send that"
+        "tensors of {dims:?} are not reshaped to {shape:?}: export the model with the shape that its clients use"
     );
     Err(tensor.error(reshape, problem).into())
 }
@@ -389,7 +389,7 @@ fn shape(tensor: Message<'_>, has_batch: bool, line: usize) -> Result<Vec<i64>, 
 fn by_position(tensors: &mut [Value]) {
     let position = |tensor: &Value| {
         let name = tensor["name"].as_str()?;
-        let (_, number) = name.rsplit_once("__")?;
+        let (_, number) = name.split_once("__")?;
         number.parse::<u32>().ok()
     };
     if tensors.iter().all(|tensor| position(tensor).is_some()) {

@@ -12,6 +12,20 @@ pub(crate) struct Message<'a> {
     fields: &'a [Field],
 }
 
+/// Reads a number as protobuf writes it: one that begins with 0 is octal, with 0x hexadecimal.
+fn whole_number(word: &str) -> Option<i64> {
+    let (sign, digits) = word.strip_prefix('-').map_or((1, word), |rest| (-1, rest));
+    let (digits, radix) = match digits.strip_prefix("0x").or(digits.strip_prefix("0X")) {
+        Some(hexadecimal) => (hexadecimal, 16),
+        None if digits.len() > 1 && digits.starts_with('0') => (&digits[1..], 8),
+        None => (digits, 10),
+    };
+    if !digits.starts_with(|first: char| first.is_ascii_alphanumeric()) {
+        return None;
+    }
+    Some(sign * i64::from_str_radix(digits, radix).ok()?)
+}
+
 impl<'a> Message<'a> {
     pub(crate) fn new(what: &'a str, fields: &'a [Field]) -> Self {
         Self { what, fields }
@@ -55,7 +69,7 @@ impl<'a> Message<'a> {
 
     fn as_number(self, field: &Field) -> Result<i64, TextError> {
         let number = match &field.value {
-            Value::Word(word) => word.parse().ok(),
+            Value::Word(word) => whole_number(word),
             _ => None,
         };
         number.ok_or_else(|| self.error(field, "expected a whole number"))

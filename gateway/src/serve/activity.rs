@@ -25,7 +25,7 @@ enum Phase {
     Idle(Instant),
     /// A head began to arrive at this time.
     Head(Instant),
-    /// A request's body is being received since this time; it has limits of its own.
+    /// A request's body is being received since this time, or the client makes no room for answers; that has limits of its own.
     Body(Instant),
     /// A request is being answered.
     Request,
@@ -118,6 +118,11 @@ impl Activity {
             Phase::Body(since) => Some(Waiting::Body(since)),
             Phase::Request => None,
         }
+    }
+
+    /// Nothing is left to do until the client makes room for its answers, which it has not done since a time.
+    pub(super) fn wait_for_client(&self, since: Instant) {
+        *self.lock() = Phase::Body(since);
     }
 
     /// The last byte of an answer was passed on.

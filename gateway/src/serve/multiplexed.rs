@@ -42,8 +42,9 @@ pub(super) type Builder = http2::Builder<TokioExecutor>;
 pub const MAX_STREAMS: u32 = 256;
 /// The most bytes that all requests of a connection together may send before they are read.
 pub const CONNECTION_WINDOW: u32 = 1 << 20;
-/// The most bytes that a request may send before they are read.
-const STREAM_WINDOW: u32 = 512 << 10;
+/// The most bytes that a request may send before they are read. Eight requests that wait leave room for others; and the smallest messages that fill it are
+/// fewer than the HTTP/2 library takes from an attacker.
+const STREAM_WINDOW: u32 = 128 << 10;
 /// The largest frame of data in bytes: four times the smallest that a peer must take, and a quarter of the frames.
 const FRAME_BYTES: u32 = 64 << 10;
 /// The most bytes of an answer that are kept for a client beyond what it has room for, unless they are one piece.
@@ -219,6 +220,11 @@ impl HttpBody for AnswerBody {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(&frame, Poll::Ready(Some(Ok(frame))) if frame.is_data()) {
             self.member.passed_on();
+        }
+        let is_trailers = matches!(&frame, Poll::Ready(Some(Ok(frame))) if frame.is_trailers());
+        if is_trailers || matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
+            // Nothing is left that the client has to make room for.
+            self.member.has_room();
         }
         frame
     }

@@ -25,7 +25,25 @@ struct State {
     answering: usize,
     next: u64,
     /// The answers of which a part was passed on and the client has not made room for the next, each since a time.
-    blocked: BTreeMap<u64, Instant>,
+    blocked: BTreeMap<u64, Blocked>,
+    /// The time since which the client has made no room for any answer, as long as it has requests.
+    owed_since: Option<Instant>,
+}
+
+/// An answer whose client makes no room for it.
+struct Blocked {
+    since: Instant,
+    /// True if the body of its request is complete, or is not needed.
+    is_received: bool,
+}
+
+impl State {
+    /// Returns the time since which nothing but the client is waited for.
+    fn waits_for_client(&self) -> Option<Instant> {
+        let blocked = self.blocked.values().filter(|blocked| blocked.is_received);
+        let is_blocked = self.answering > 0 && blocked.count() >= self.answering;
+        self.owed_since.filter(|_| is_blocked)
+    }
 }
 
 /// A request of a connection, until its answer has been passed on.
@@ -62,7 +80,8 @@ impl Streams {
     /// Returns true if the client has taken nothing of an answer for this long.
     pub(super) fn is_stalled(&self, now: Instant, limit: Duration) -> bool {
         let state = self.lock();
-        let mut since = state.blocked.values();
+        let since = state.blocked.values().map(|blocked| &blocked.since);
+        let mut since = since.chain(&state.owed_since);
         since.any(|since| now.saturating_duration_since(*since) >= limit)
     }
 
@@ -82,18 +101,39 @@ impl StreamMember {
         let mut state = self.streams.lock();
         state.receiving -= 1;
         state.answering += 1;
-        self.streams.activity.begin_request();
+        if let Some(blocked) = state.blocked.get_mut(&self.number) {
+            blocked.is_received = true;
+        }
+        match state.waits_for_client() {
+            Some(since) => self.streams.activity.wait_for_client(since),
+            None => self.streams.activity.begin_request(),
+        }
     }
 
     /// A part of the answer was passed on; the next is asked for when there is room.
     pub(super) fn passed_on(&self) {
-        let now = Instant::now();
-        self.streams.lock().blocked.insert(self.number, now);
+        let is_received = self.is_received.lock();
+        let is_received = *is_received.unwrap_or_else(PoisonError::into_inner);
+        let since = Instant::now();
+        let mut state = self.streams.lock();
+        let blocked = Blocked { since, is_received };
+        state.blocked.insert(self.number, blocked);
+        state.owed_since.get_or_insert(since);
+        if let Some(since) = state.waits_for_client() {
+            self.streams.activity.wait_for_client(since);
+        }
     }
 
     /// There is room for more of the answer.
     pub(super) fn has_room(&self) {
-        self.streams.lock().blocked.remove(&self.number);
+        let mut state = self.streams.lock();
+        let was_waiting = state.waits_for_client().is_some();
+        if state.blocked.remove(&self.number).is_some() {
+            state.owed_since = None;
+            if was_waiting {
+                self.streams.activity.begin_request();
+            }
+        }
     }
 }
 
@@ -109,8 +149,14 @@ impl Drop for StreamMember {
             state.receiving -= 1;
         }
         let activity = &self.streams.activity;
+        if let Some(since) = state.waits_for_client() {
+            activity.wait_for_client(since);
+        }
         match (state.receiving, state.answering) {
-            (0, 0) => activity.end_request(),
+            (0, 0) => {
+                state.owed_since = None;
+                activity.end_request();
+            }
             (_, 0) => activity.begin_body(),
             _ => {}
         }
@@ -153,5 +199,31 @@ mod tests {
         member.passed_on();
         drop(member);
         assert!(!streams.is_stalled(later + limit, limit));
+    }
+
+    #[tokio::test]
+    async fn a_connection_whose_answers_all_wait_for_room_waits_for_its_client() {
+        let activity = Arc::new(Activity::begin());
+        let streams = Streams::new(Arc::clone(&activity));
+        let since = || match activity.waiting() {
+            Some(Waiting::Body(since)) => Some(since),
+            _ => None,
+        };
+        let first = streams.begin();
+        first.received();
+        first.passed_on();
+        let began = since().expect("it waits for its client");
+        // Another request, and the end of the first one, make no room.
+        let second = streams.begin();
+        second.received();
+        assert_eq!(activity.waiting(), None, "one is answered");
+        second.passed_on();
+        drop(first);
+        assert_eq!(since(), Some(began));
+        let limit = Duration::from_secs(10);
+        assert!(streams.is_stalled(began + limit, limit));
+        second.has_room();
+        assert_eq!(activity.waiting(), None);
+        assert!(!streams.is_stalled(began + limit, limit));
     }
 }

@@ -11,7 +11,7 @@ use packhorse_terminal::{context::Context, count, files::folders, output};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::triton_folder::{CONFIG, TritonFolder};
+use super::triton_folder::{CONFIG, TritonFolder, TritonVersion};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -95,6 +95,12 @@ impl ImportArgs {
     /// Writes the folder of a model, whole or not at all.
     fn import(&self, folder: &Path, name: &str) -> anyhow::Result<ImportedModel> {
         let model = TritonFolder::read(folder)?.with_context(|| format!("there is no {CONFIG}"))?;
+        let registration = |version: &TritonVersion| version.registration.clone();
+        let registrations: Vec<_> = model.versions.iter().map(registration).collect();
+        ensure!(
+            registrations.windows(2).all(|pair| pair[0] == pair[1]),
+            "its versions take their inputs in different orders, for which a folder has one model.json: name the inputs by position (INPUT__0)"
+        );
         let place = self.to.join(name);
         ensure!(!place.exists(), "{} exists", place.display());
         let filling = self.to.join(format!(".{name}.import"));
@@ -118,7 +124,11 @@ impl ImportArgs {
         Ok(ImportedModel {
             name: name.to_owned(),
             folder: place,
-            versions: model.versions.iter().map(|(version, _)| *version).collect(),
+            versions: model
+                .versions
+                .iter()
+                .map(|version| version.number)
+                .collect(),
             notices: model.notices,
         })
     }
@@ -148,10 +158,13 @@ impl ImportArgs {
 /// Fills the folder of a model.
 fn write(folder: &Path, model: &TritonFolder) -> io::Result<()> {
     fs::create_dir_all(folder)?;
-    let text = serde_json::to_string_pretty(&Value::Object(model.registration.clone()))?;
-    fs::write(folder.join("model.json"), text + "\n")?;
-    for (version, file) in &model.versions {
-        let of_version = folder.join(version.to_string());
+    // All versions have the same.
+    if let Some(version) = model.versions.first() {
+        let text = serde_json::to_string_pretty(&Value::Object(version.registration.clone()))?;
+        fs::write(folder.join("model.json"), text + "\n")?;
+    }
+    for TritonVersion { number, file, .. } in &model.versions {
+        let of_version = folder.join(number.to_string());
         fs::create_dir(&of_version)?;
         let is_package = file.extension() == Some(OsStr::new("pt2"));
         let to = of_version.join(if is_package { "model.pt2" } else { "model.pt" });

@@ -20,12 +20,20 @@ const PROGRAMS: [&str; 2] = ["model.pt", "model.pt2"];
 /// A model of a repository of Triton.
 #[derive(Debug)]
 pub(crate) struct TritonFolder {
-    /// The registration without name, version and artifact.
-    pub(crate) registration: Map<String, Value>,
-    /// The served versions, ascending, each with its file.
-    pub(crate) versions: Vec<(u32, PathBuf)>,
+    /// The served versions, ascending.
+    pub(crate) versions: Vec<TritonVersion>,
     /// What of the configuration is left out.
     pub(crate) notices: Vec<String>,
+}
+
+/// A version of a model.
+#[derive(Debug)]
+pub(crate) struct TritonVersion {
+    pub(crate) number: u32,
+    /// The registration without name, version and artifact.
+    pub(crate) registration: Map<String, Value>,
+    /// The program.
+    pub(crate) file: PathBuf,
 }
 
 impl TritonFolder {
@@ -42,7 +50,7 @@ impl TritonFolder {
         let name = folder.file_name().and_then(OsStr::to_str);
         let name = name.context("the folder's name is not a model's name")?;
         let TritonModel {
-            mut registration,
+            registration,
             file_name,
             versions,
             notices,
@@ -57,19 +65,21 @@ impl TritonFolder {
         let chosen = numbered
             .into_iter()
             .filter(|(version, _)| served.contains(version));
-        let versions = chosen.map(|(version, folder)| {
+        let versions = chosen.map(|(number, folder)| {
             let file = program(&folder, file_name.as_deref())?;
-            Ok((version, file))
+            let mut registration = registration.clone();
+            let inputs = registration.get_mut("inputs");
+            if let Some(inputs) = inputs.and_then(Value::as_array_mut) {
+                order_by_program(inputs, &file);
+            }
+            Ok(TritonVersion {
+                number,
+                registration,
+                file,
+            })
         });
-        let versions: Vec<(u32, PathBuf)> = versions.collect::<anyhow::Result<_>>()?;
-        if let Some((_, newest)) = versions.last()
-            && let Some(inputs) = registration.get_mut("inputs").and_then(Value::as_array_mut)
-        {
-            order_by_program(inputs, newest);
-        }
         Ok(Some(Self {
-            registration,
-            versions,
+            versions: versions.collect::<anyhow::Result<_>>()?,
             notices,
         }))
     }
@@ -97,7 +107,7 @@ fn numbered(folder: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
     let folders = folders(folder).context("cannot read the folder")?;
     let numbered = folders.into_iter().filter_map(|folder| {
         let name = folder.file_name().and_then(OsStr::to_str)?;
-        Some((name.parse().ok()?, folder))
+        Some((version_number(name)?, folder))
     });
     let mut numbered: Vec<(u32, PathBuf)> = numbered.collect();
     ensure!(
@@ -107,6 +117,12 @@ fn numbered(folder: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
     );
     numbered.sort();
     Ok(numbered)
+}
+
+/// Returns the number of the version whose folder has this name, as it is written: `01` and `+1` are no versions.
+pub(crate) fn version_number(name: &str) -> Option<u32> {
+    let number: u32 = name.parse().ok()?;
+    (number > 0 && number.to_string() == name).then_some(number)
 }
 
 /// Returns the file of a version.

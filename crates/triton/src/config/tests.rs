@@ -122,6 +122,21 @@ fn the_policy_chooses_versions() {
 }
 
 #[test]
+fn numbers_are_those_of_protobuf() {
+    let size = |line: &str| {
+        read(&with(line), "m").map(|model| model.registration["max_batch_size"].clone())
+    };
+    assert_eq!(size("max_batch_size: 010"), Ok(json!(8)));
+    assert_eq!(size("max_batch_size: 0x1F"), Ok(json!(31)));
+    for wrong in ["09", "0x", "+8", "-0x1", "1e3"] {
+        assert!(
+            size(&format!("max_batch_size: {wrong}")).is_err(),
+            "{wrong}"
+        );
+    }
+}
+
+#[test]
 fn a_reshape_that_changes_nothing_is_taken() {
     let same = with("").replace("dims: 3 }", "dims: 3 reshape { shape: [3] } }");
     assert_eq!(
@@ -208,7 +223,7 @@ fn what_is_not_served_is_refused_by_name_and_line() {
         ),
         (
             "input { name: \"z\" data_type: TYPE_FP32 dims: 1\nreshape { shape: [] } }",
-            "line 5: input.reshape: requests of [1] are not reshaped to []",
+            "line 5: input.reshape: tensors of [1] are not reshaped to []: export the model",
         ),
         ("input: 3", "line 4: input: expected a message in braces"),
     ] {

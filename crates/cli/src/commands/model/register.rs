@@ -147,6 +147,9 @@ impl RegisterArgs {
         // Checked before the upload, so that a mistake in the specification does not cost the transfer of a large file.
         let registration: ModelRegistration = serde_json::from_value(Value::Object(spec))
             .with_context(|| format!("{}", self.spec.display()))?;
+        if let Some(path) = program {
+            check_order(path, &registration).with_context(|| format!("{}", self.spec.display()))?;
+        }
         if let Some(file) = &artifact {
             upload(&admin, file).await?;
         }
@@ -295,6 +298,39 @@ pub(in crate::commands) fn check_kind(path: &Path) -> anyhow::Result<()> {
         Some(obstacle) => bail!("{} cannot be served: {obstacle}", path.display()),
         None => Ok(()),
     }
+}
+
+/// Refuses a registration that names the program's arguments in another order than the program: inputs are handed over by their order.
+///
+/// # Errors
+/// The order of the program's arguments.
+pub(in crate::commands) fn check_order(
+    path: &Path,
+    registration: &ModelRegistration,
+) -> anyhow::Result<()> {
+    let Ok(artifact) = read_artifact(path) else {
+        return Ok(());
+    };
+    let arguments = artifact.signature.inputs.unwrap_or_default();
+    let arguments: Option<Vec<&str>> = { arguments.iter() }
+        .map(|argument| argument.name.as_deref())
+        .collect();
+    let arguments = arguments.unwrap_or_default();
+    let inputs: Vec<&str> = { registration.inputs.iter() }
+        .map(|input| input.name.as_str())
+        .collect();
+    let sorted = |names: &[&str]| -> Vec<String> {
+        let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        names.sort();
+        names
+    };
+    ensure!(
+        arguments == inputs || sorted(&arguments) != sorted(&inputs),
+        "inputs: they are {}, and the program takes {}: write them in its order, in which they are handed over",
+        inputs.join(", "),
+        arguments.join(", ")
+    );
+    Ok(())
 }
 
 /// Reads a model file for its digest, with a progress bar.

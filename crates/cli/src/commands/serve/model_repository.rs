@@ -24,10 +24,10 @@ use crate::commands::{
     model::{
         describe::{describe, init_command, read_artifact},
         draft::{UNKNOWN, first_unknown},
-        register::{check_kind, hash_artifact, name_artifact, upload},
+        register::{check_kind, check_order, hash_artifact, name_artifact, upload},
         signature::SignatureArgs,
     },
-    triton_folder::TritonFolder,
+    triton_folder::{TritonFolder, version_number},
 };
 
 /// The name of a registration.
@@ -100,7 +100,7 @@ impl ModelRepository {
         let mut numbered = Vec::new();
         for folder in folders(model).context("cannot read the folder")? {
             let name = folder.file_name().and_then(OsStr::to_str);
-            if let Some(version) = name.and_then(|name| name.parse::<u32>().ok()) {
+            if let Some(version) = name.and_then(version_number) {
                 numbered.push((version, folder));
             }
         }
@@ -147,10 +147,10 @@ impl ModelRepository {
         for notice in &of_triton.notices {
             output::note(format_args!("{name}: {notice}"));
         }
-        for (version, program) in of_triton.versions {
-            let mut spec = of_triton.registration.clone();
+        for version in of_triton.versions {
+            let (mut spec, program) = (version.registration, version.file);
             spec.insert("name".to_owned(), name.into());
-            spec.insert("version".to_owned(), version.into());
+            spec.insert("version".to_owned(), version.number.into());
             let place = place(repository, program.parent().unwrap_or(model));
             self.versions.push(RepositoryVersion {
                 place,
@@ -234,6 +234,7 @@ impl RepositoryVersion {
             return change(admin, earlier, &wanted, is_newest).await;
         }
         check_kind(&self.program)?;
+        check_order(&self.program, &wanted)?;
         upload(admin, &file).await?;
         let view = admin.register_one_of_many(&wanted, earlier.is_some());
         let view = view.await?;
