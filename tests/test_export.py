@@ -348,6 +348,8 @@ REFUSED = {
     "a branch on a value": (Branching, X, {}, ["cannot be exported", f"at {__file__}:", "if x.sum() > 0:"]),
     "a mean over rows": (Centred, X, {}, ["rows depend on each other", "output output for 2x3 differs by"]),
     "a mean over two rows": (Centred, X, {"max_batch_size": 2}, ["rows depend on each other"]),
+    "the largest number of a batch": (lambda: Function(lambda x: torch.maximum(x, x.max() - 8)), X, {}, ["rows depend on each other"]),
+    "a rare largest number": (lambda: Function(lambda x: x / x.abs().max().clamp(min=30)), X, {}, ["rows depend on each other"]),
     "rows in another order": (lambda: Function(lambda x: x.flip(0)), X, {}, ["rows depend on each other"]),
     "a branch on a length": (lambda: OfTokens(lambda h, n: h.mean(1) if n > 64 else h.sum(1)), ids(128), {}, [OTHERWISE, "for 1x2"]),
     "a length of its own": (lambda: OfTokens(lambda h, n: h.sum(1) if n == 7 else h.mean(1)), ids(30), {}, [OTHERWISE, "for 1x7"]),
