@@ -1,6 +1,6 @@
 //! Model repositories of Triton: what a `config.pbtxt` says, as a registration of Packhorse.
 //!
-//! [`text_format`] reads protobuf's text format into a tree, [`config`] makes the registration of it. Fields that change answers and that
+//! `text_format` reads protobuf's text format into a tree, `config` makes the registration of it. Fields that change answers and that
 //! Packhorse does not have are refused by their names and lines; those that say where and how fast a model shall run are left out, each
 //! with a notice: Packhorse decides that.
 

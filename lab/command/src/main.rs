@@ -1,6 +1,6 @@
 //! The `packhorse-lab` command: plans, simulates, predicts and measures without a gateway, and sends the load of a benchmark to one.
 //!
-//! [`plan`], [`simulate`] and [`predict`] run scenarios; [`profile`] makes and draws measurements; [`bench`] loads a live gateway.
+//! [`plan`], [`simulate`] and [`predict`] run scenarios; [`profile`] makes and draws measurements; [`mod@bench`] loads a live gateway.
 //! `packhorse` passes its commands of these names on, so that both understand the same flags.
 //!
 //! The exit status is 0 after success, 1 after a failure, and 2 after wrong usage.
