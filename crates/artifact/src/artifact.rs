@@ -15,12 +15,12 @@ use crate::{
 /// The member of an archive in which `packhorse.export` puts the registration.
 const REGISTRATION: &str = "extra/packhorse.json";
 
-/// What a model's file is and tells.
+/// A model's file, and what it tells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Artifact {
     /// The format of its program.
     pub format: Format,
-    /// What the program tells of its inputs and outputs.
+    /// The inputs and outputs, as far as the program tells them.
     pub signature: Signature,
     /// The registration that its maker put into it, with which the program agrees.
     pub registration: Option<EmbeddedRegistration>,

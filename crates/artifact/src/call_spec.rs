@@ -1,4 +1,4 @@
-//! How a program of `torch.export` is called, and how its answer is made up: trees of tuples, lists and dicts, as JSON.
+//! The call of a program of `torch.export`, and the make-up of its answer: trees of tuples, lists and dicts, as JSON.
 
 use serde::Deserialize;
 

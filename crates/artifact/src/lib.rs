@@ -1,4 +1,4 @@
-//! What a model's file is, and the signature that it tells: read from its bytes, without libtorch and without running anything in it.
+//! The kind of a model's file, and the signature that it tells: read from its bytes, without libtorch and without running anything in it.
 //!
 //! TorchScript files, `AOTInductor` packages and exported programs are ZIP archives. Each tells names, datatypes and shapes in a place of its own,
 //! and what `packhorse.export` has written has its whole registration in it. What a file does not tell is unknown here and is never guessed.

@@ -44,9 +44,9 @@ pub enum RegistrationError {
     Contradiction {
         /// The field.
         field: String,
-        /// What the registration says.
+        /// The value in the registration.
         said: String,
-        /// What the program says.
+        /// The value in the program.
         found: String,
     },
 }

@@ -1,4 +1,4 @@
-//! What a file tells of the inputs and outputs of its program.
+//! The inputs and outputs of a program, as far as its file tells them.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ impl fmt::Display for Format {
     }
 }
 
-/// What is known of the inputs and outputs of a program.
+/// The inputs and outputs of a program, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     /// The inputs in the order of the program's arguments; `None` if not even their number is known.
@@ -37,7 +37,7 @@ pub struct Signature {
     pub outputs: Option<Vec<Tensor>>,
 }
 
-/// What is known of an input or output.
+/// An input or output, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tensor {
     /// The name.
@@ -48,7 +48,7 @@ pub struct Tensor {
     pub shape: Option<Vec<Size>>,
 }
 
-/// What is known of the size of a dimension.
+/// The size of a dimension, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
     /// The only one that the program is made for.

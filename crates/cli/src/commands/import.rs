@@ -95,10 +95,9 @@ impl ImportArgs {
     /// Writes the folder of a model, whole or not at all.
     fn import(&self, folder: &Path, name: &str) -> anyhow::Result<ImportedModel> {
         let model = TritonFolder::read(folder)?.with_context(|| format!("there is no {CONFIG}"))?;
-        let registration = |version: &TritonVersion| version.registration.clone();
-        let registrations: Vec<_> = model.versions.iter().map(registration).collect();
+        let mut pairs = model.versions.windows(2);
         ensure!(
-            registrations.windows(2).all(|pair| pair[0] == pair[1]),
+            pairs.all(|pair| pair[0].registration == pair[1].registration),
             "its versions take their inputs in different orders, for which a folder has one model.json: name the inputs by position (INPUT__0)"
         );
         let place = self.to.join(name);

@@ -23,6 +23,7 @@ mod setup;
 mod status;
 mod top;
 mod triton_folder;
+mod version_folders;
 
 pub(crate) use self::{consent::NotAgreed, serve::ServiceEnded};
 

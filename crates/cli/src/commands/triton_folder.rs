@@ -8,14 +8,14 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use packhorse_artifact::Artifact;
-use packhorse_terminal::files::{folders, open_regular_file, read_regular_file};
+use packhorse_terminal::files::{open_regular_file, read_regular_file};
 use packhorse_triton::{CONFIG_LIMIT, TritonModel};
 use serde_json::{Map, Value};
 
+use super::version_folders::{PROGRAMS, version_folders};
+
 /// The name of the configuration.
 pub(crate) const CONFIG: &str = "config.pbtxt";
-/// The names of a program where the configuration says none.
-const PROGRAMS: [&str; 2] = ["model.pt", "model.pt2"];
 
 /// A model of a repository of Triton.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl TritonFolder {
             versions,
             notices,
         } = packhorse_triton::read(&text, name)?;
-        let numbered = numbered(folder)?;
+        let numbered = version_folders(folder)?;
         let there: Vec<u32> = numbered.iter().map(|(version, _)| *version).collect();
         let served = versions.among(&there);
         ensure!(
@@ -100,29 +100,6 @@ fn order_by_program(inputs: &mut [Value], program: &Path) {
     if inputs.iter().all(|input| place(input).is_some()) {
         inputs.sort_by_key(place);
     }
-}
-
-/// Returns the folders of versions, ascending.
-fn numbered(folder: &Path) -> anyhow::Result<Vec<(u32, PathBuf)>> {
-    let folders = folders(folder).context("cannot read the folder")?;
-    let numbered = folders.into_iter().filter_map(|folder| {
-        let name = folder.file_name().and_then(OsStr::to_str)?;
-        Some((version_number(name)?, folder))
-    });
-    let mut numbered: Vec<(u32, PathBuf)> = numbered.collect();
-    ensure!(
-        !numbered.is_empty(),
-        "there is no version: put the model's file into {}",
-        folder.join("1").join(PROGRAMS[0]).display()
-    );
-    numbered.sort();
-    Ok(numbered)
-}
-
-/// Returns the number of the version whose folder has this name, as it is written: `01` and `+1` are no versions.
-pub(crate) fn version_number(name: &str) -> Option<u32> {
-    let number: u32 = name.parse().ok()?;
-    (number > 0 && number.to_string() == name).then_some(number)
 }
 
 /// Returns the file of a version.

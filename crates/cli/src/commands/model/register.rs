@@ -1,6 +1,7 @@
 //! `packhorse model register`: uploads a model, registers it, and waits until it is ready.
 
 use std::{
+    collections::BTreeSet,
     io::Read as _,
     path::{Path, PathBuf},
     time::Duration,
@@ -8,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail, ensure};
 use packhorse_api::{Changed, ModelRegistration, ModelState, ModelView};
-use packhorse_artifact::{FileKind, ReadError};
+use packhorse_artifact::{Artifact, FileKind, ReadError};
 use packhorse_client::{AdminClient, ArtifactFile};
 use packhorse_cluster::{
     MinReplicas, ModelName, ModelVersion, Percent, Priority, RateMode, RequestsPerSecond,
@@ -135,20 +136,20 @@ impl RegisterArgs {
         } else {
             self.artifact.as_ref()
         };
-        let artifact = match program {
+        let (artifact, told) = match program {
             Some(path) => {
-                check_kind(path)?;
+                let told = check_kind(path)?;
                 let file = hash_artifact(path).await?;
                 name_artifact(&mut spec, &file)?;
-                Some(file)
+                (Some(file), told)
             }
-            None => None,
+            None => (None, None),
         };
         // Checked before the upload, so that a mistake in the specification does not cost the transfer of a large file.
         let registration: ModelRegistration = serde_json::from_value(Value::Object(spec))
             .with_context(|| format!("{}", self.spec.display()))?;
-        if let Some(path) = program {
-            check_order(path, &registration).with_context(|| format!("{}", self.spec.display()))?;
+        if let Some(told) = &told {
+            check_order(told, &registration).with_context(|| format!("{}", self.spec.display()))?;
         }
         if let Some(file) = &artifact {
             upload(&admin, file).await?;
@@ -281,11 +282,14 @@ fn is_program(path: &Path) -> bool {
 
 /// Refuses a file of which it is known that it is no program, before it is uploaded. The worker decides on all others.
 ///
+/// Returns what the file tells, if it is known.
+///
 /// # Errors
 /// What the file is, and what to do.
-pub(in crate::commands) fn check_kind(path: &Path) -> anyhow::Result<()> {
-    let obstacle = match read_artifact(path) {
-        Ok(artifact) => artifact.obstacle,
+pub(in crate::commands) fn check_kind(path: &Path) -> anyhow::Result<Option<Artifact>> {
+    let read = read_artifact(path);
+    let obstacle = match &read {
+        Ok(artifact) => artifact.obstacle.clone(),
         Err(error) => match error.downcast_ref::<ReadError>() {
             // A simulated device runs no program, and takes any file for one.
             Some(ReadError::Kind(FileKind::Empty)) => None,
@@ -296,7 +300,7 @@ pub(in crate::commands) fn check_kind(path: &Path) -> anyhow::Result<()> {
     };
     match obstacle {
         Some(obstacle) => bail!("{} cannot be served: {obstacle}", path.display()),
-        None => Ok(()),
+        None => Ok(read.ok()),
     }
 }
 
@@ -305,13 +309,10 @@ pub(in crate::commands) fn check_kind(path: &Path) -> anyhow::Result<()> {
 /// # Errors
 /// The order of the program's arguments.
 pub(in crate::commands) fn check_order(
-    path: &Path,
+    artifact: &Artifact,
     registration: &ModelRegistration,
 ) -> anyhow::Result<()> {
-    let Ok(artifact) = read_artifact(path) else {
-        return Ok(());
-    };
-    let arguments = artifact.signature.inputs.unwrap_or_default();
+    let arguments = artifact.signature.inputs.as_deref().unwrap_or_default();
     let arguments: Option<Vec<&str>> = { arguments.iter() }
         .map(|argument| argument.name.as_deref())
         .collect();
@@ -319,13 +320,9 @@ pub(in crate::commands) fn check_order(
     let inputs: Vec<&str> = { registration.inputs.iter() }
         .map(|input| input.name.as_str())
         .collect();
-    let sorted = |names: &[&str]| -> Vec<String> {
-        let mut names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        names.sort();
-        names
-    };
+    let same_names = BTreeSet::from_iter(&arguments) == BTreeSet::from_iter(&inputs);
     ensure!(
-        arguments == inputs || sorted(&arguments) != sorted(&inputs),
+        arguments == inputs || !same_names,
         "inputs: they are {}, and the program takes {}: write them in its order, in which they are handed over",
         inputs.join(", "),
         arguments.join(", ")

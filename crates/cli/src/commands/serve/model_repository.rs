@@ -27,13 +27,12 @@ use crate::commands::{
         register::{check_kind, check_order, hash_artifact, name_artifact, upload},
         signature::SignatureArgs,
     },
-    triton_folder::{TritonFolder, version_number},
+    triton_folder::TritonFolder,
+    version_folders::{PROGRAMS, version_folders},
 };
 
 /// The name of a registration.
 const REGISTRATION: &str = "model.json";
-/// The names of a program.
-const PROGRAMS: [&str; 2] = ["model.pt", "model.pt2"];
 /// The fields of a registration that the folders say.
 const SAID_BY_FOLDERS: [&str; 3] = ["version", "artifact", "artifact_path"];
 
@@ -97,20 +96,7 @@ impl ModelRepository {
             return self.add_triton(repository, model, of_triton);
         }
         let (spec, is_described) = read_spec(model)?;
-        let mut numbered = Vec::new();
-        for folder in folders(model).context("cannot read the folder")? {
-            let name = folder.file_name().and_then(OsStr::to_str);
-            if let Some(version) = name.and_then(version_number) {
-                numbered.push((version, folder));
-            }
-        }
-        ensure!(
-            !numbered.is_empty(),
-            "there is no version: put the model's file into {}",
-            model.join("1").join(PROGRAMS[0]).display()
-        );
-        numbered.sort();
-        for (version, folder) in numbered {
+        for (version, folder) in version_folders(model)? {
             let place = place(repository, &folder);
             let program = program(&folder).and_then(|program| {
                 if !is_described {
@@ -233,8 +219,9 @@ impl RepositoryVersion {
         if let Some(earlier) = earlier.filter(|earlier| is_same_program(earlier, &wanted)) {
             return change(admin, earlier, &wanted, is_newest).await;
         }
-        check_kind(&self.program)?;
-        check_order(&self.program, &wanted)?;
+        if let Some(artifact) = check_kind(&self.program)? {
+            check_order(&artifact, &wanted)?;
+        }
         upload(admin, &file).await?;
         let view = admin.register_one_of_many(&wanted, earlier.is_some());
         let view = view.await?;
