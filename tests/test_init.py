@@ -330,3 +330,14 @@ def test_a_repository_serves_folders_without_a_registration(files: Path, tmp_pat
         assert running.admin.get("/v1/models/traced")["slo_ms"] == 1234
     finally:
         running.process.stop(60)
+
+
+def test_arguments_in_another_order_are_refused(serving: Serve, files: Path, tmp_path: Path):
+    written = tmp_path / "text.json"
+    command("model", "init", files / "text.pt", "--input", "input_ids=INT64[-1,-1]", "--input", "attention_mask=INT64[-1,-1]", "-o", written)
+    registration = json.loads(written.read_text()) | {"name": "turned", "slo_ms": 500}
+    assert [spec["name"] for spec in registration["inputs"]] == ["input_ids", "attention_mask"]
+    registration["inputs"].reverse()
+    written.write_text(json.dumps(registration))
+    refused = command("model", "register", written, "--artifact", files / "text.pt", serving=serving, code=1)
+    assert "inputs: they are attention_mask, input_ids, and the program takes input_ids, attention_mask" in refused.stderr
