@@ -482,8 +482,8 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(_export, "write_request", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        packhorse.export(nn.Linear(3, 4), X, tmp_path / "models/m")
-    assert list((tmp_path / "models").iterdir()) == []
+        packhorse.export(nn.Linear(3, 4), X, tmp_path / "new/models/m")
+    assert list(tmp_path.iterdir()) == []
 
 
 # A model whose first answer takes longer than any test.
@@ -505,7 +505,7 @@ def test_a_signal_to_the_command_leaves_nothing(tmp_path: Path):
     wait_until(lambda: any((tmp_path / "models").glob(".m.*")), "the command to begin", limit=60)
     running.send_signal(signal.SIGTERM)
     assert running.wait(30) == 128 + signal.SIGTERM, running.stdout.read()
-    assert list((tmp_path / "models").iterdir()) == []
+    assert not (tmp_path / "models").exists()
 
 
 def test_what_a_killed_process_left_goes_with_the_next_export(tmp_path: Path):
@@ -531,6 +531,10 @@ def test_arrays_of_numpy_are_examples(tmp_path: Path):
     exported = packhorse.export(nn.Linear(3, 4), array, tmp_path / "linear")
     assert exported.registration["inputs"][0]["datatype"] == "FP32"
     assert packhorse.export(Gram(), {"x": array}, tmp_path / "gram", outputs=["twice"]).registration["inputs"][0]["name"] == "x"
+    other_order = packhorse.export(nn.Linear(3, 4), array.astype(">f4"), tmp_path / "swapped")
+    assert other_order.registration == exported.registration | {"name": "swapped"}
+    with pytest.raises(packhorse.ExportError, match="an array of object, which PyTorch has no tensor for"):
+        packhorse.export(nn.Linear(3, 4), array.astype(object), tmp_path / "objects")
 
 
 def test_a_file_may_be_called_like_a_module_of_python(tmp_path: Path):

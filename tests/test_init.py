@@ -46,6 +46,29 @@ class Centred(nn.Module):
         return x - x.mean(0)
 
 
+class Clamped(nn.Module):
+    """What is kept of a row depends on the largest number of all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.maximum(x, x.max() - 8.0)
+
+
+class Crowded(nn.Module):
+    """It does something else with more than four rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] > 4:
+            return x + 1
+        return x
+
+
+class Longest(nn.Module):
+    """Each length is a part of the longest one."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        return x * (lengths.float() / lengths.max().clamp(min=1)).unsqueeze(1)
+
+
 class Dropping(nn.Module):
     """Traced in training mode, it answers at random."""
 
@@ -78,6 +101,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.jit.trace(made(Net), torch.randn(2, 16)).save(folder / "traced.pt")
     torch.jit.trace(made(Text), tokens(2, 16)).save(folder / "text.pt")
     torch.jit.trace(made(Centred), torch.randn(2, 3)).save(folder / "centred.pt")
+    torch.jit.trace(made(Clamped), torch.randn(2, 3)).save(folder / "clamped.pt")
+    torch.jit.script(made(Crowded)).save(folder / "crowded.pt")
+    torch.jit.trace(made(Longest), (torch.randn(2, 3), torch.tensor([3, 2]))).save(folder / "longest.pt")
     torch.jit.script(made(Net)).save(folder / "scripted.pt")
     torch.jit.trace(Dropping(), torch.randn(2, 16), check_trace=False).save(folder / "training.pt")
     torch.jit.script(made(Keyed)).save(folder / "keyed.pt")
@@ -194,7 +220,32 @@ def test_rows_that_depend_on_each_other_are_no_batch(files: Path):
     report = described(files / "centred.pt")
     assert report["registration"]["max_batch_size"] == 0
     assert report["registration"]["inputs"][0]["shape"] == [2, 3]
-    assert "requests do not share batches: a row alone has another answer than in a batch of 3" in report["notes"][0]
+    assert "requests do not share batches: a row alone has another answer than in a batch of 2" in report["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("file", "flags", "why"),
+    [
+        ("clamped.pt", (), "(rows of very different magnitude)"),
+        ("crowded.pt", ("--input", "x=FP32[-1,3]"), "a row alone has another answer than in a batch of 5"),
+        ("longest.pt", (), "a row alone has another answer than in a batch of 2"),
+    ],
+)
+def test_what_depends_on_other_rows_in_some_batches_only_is_no_batch(files: Path, file: str, flags: tuple, why: str):
+    report = described(files / file, *flags)
+    assert report["registration"]["max_batch_size"] == 0
+    assert why in report["notes"][0]
+
+
+def test_a_file_whose_weights_are_damaged_is_refused(files: Path, serving: Serve, tmp_path: Path):
+    content = bytearray((files / "scripted.pt").read_bytes())
+    weights = made(Net).turn.weight.detach().numpy().tobytes()
+    content[content.index(weights) + 100] ^= 64
+    (tmp_path / "damaged.pt").write_bytes(content)
+    # libtorch answers with it.
+    assert torch.jit.load(tmp_path / "damaged.pt")(torch.randn(1, 16)).shape == (1, 4)
+    refused = command("model", "register", tmp_path / "damaged.pt", "--input", "x=FP32[-1,16]", "--slo-ms", 50, serving=serving, code=1)
+    assert "has not the size or the checksum that the archive says" in refused.stderr and "data/0" in refused.stderr
 
 
 def test_a_trace_in_training_mode_is_said(files: Path):

@@ -32,6 +32,8 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         shape: vec![Dim::Any, Dim::Any, Dim::Fixed(3)],
         pad,
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     };

@@ -38,7 +38,11 @@ def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 def with_tensors(value: Any) -> Any:
     """The value with tensors in place of NumPy's arrays."""
     if isinstance(value, np.ndarray):
-        return torch.from_numpy(value.copy())
+        try:
+            # PyTorch has the machine's byte order only.
+            return torch.from_numpy(value.astype(value.dtype.newbyteorder("="), copy=True))
+        except TypeError as e:
+            raise ExportError(f"example_inputs: an array of {value.dtype}, which PyTorch has no tensor for: give numbers or Booleans") from e
     if isinstance(value, Mapping):
         return {key: with_tensors(inner) for key, inner in value.items()}
     if type(value) in (tuple, list):

@@ -1,5 +1,6 @@
 """The comparison of an artifact's answers with those of the module it was made from, on inputs of several sizes whose rows differ."""
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -118,7 +119,7 @@ class Comparison:
             alone = self.answer([tensor[row : row + 1] for tensor in inputs])
             self.check_difference([answer[row : row + 1] for answer in answers], alone, inputs, what)
 
-    def check_artifact(self, run: Run) -> None:
+    def check_artifact(self, run: Run, compiled: bool) -> None:
         """Asserts that the artifact answers as the module does, and keeps the largest difference."""
         for inputs, answers in zip(self.inputs, self.answers, strict=True):
             try:
@@ -129,19 +130,25 @@ class Comparison:
             self.difference = max(self.difference, largest)
         for sizes in self.signature.edges(self.max_batch_size):
             if sizes not in self.sizes:
-                self.check_edge(run, self.drawn(sizes))
+                self.check_edge(run, self.drawn(sizes), compiled)
 
-    def check_edge(self, run: Run, inputs: Sequence[Tensor]) -> None:
-        """Asserts the same for sizes that the model may refuse."""
-        try:
+    def check_edge(self, run: Run, inputs: Sequence[Tensor], compiled: bool) -> None:
+        """Asserts the same for sizes that the model may refuse. A package must refuse them, too: its code reads what lies beyond an input otherwise."""
+        wanted = None
+        with contextlib.suppress(Exception):
             wanted = self.flat(*copied(inputs))
-        except Exception:
+        if wanted is None and not compiled:
             return
         try:
             given = run(*copied(inputs))
         except Exception:
             # A package refuses what it was not compiled for.
             return
+        if wanted is None:
+            raise ExportError(
+                f"the package answers inputs of {shapes(inputs)}, which the model refuses: leave the dimension out of dynamic, give bounds that the model takes, "
+                "or export TorchScript (without compile=True, --compile)"
+            )
         what = "the artifact answers otherwise than the model, whose code does something else for some sizes: compute the same for all (torch.where), or leave them out (bounds in dynamic=, --dynamic)"
         self.check_difference(wanted, given, inputs, what)
 

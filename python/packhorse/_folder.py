@@ -22,6 +22,7 @@ def new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     goes with the next one for the same folder.
     """
     check_absent(folder, overwrite)
+    missing = [parent for parent in folder.parents if not parent.exists()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_abandoned(folder)
@@ -50,6 +51,10 @@ def new_folder(folder: Path, overwrite: bool) -> Iterator[Path]:
     finally:
         shutil.rmtree(made, ignore_errors=True)
         os.close(lock)
+        # The nearest first: one with anything in it stays, and so do those around it.
+        with contextlib.suppress(OSError):
+            for parent in missing:
+                parent.rmdir()
 
 
 def prefix_of(folder: Path) -> str:

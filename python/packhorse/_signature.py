@@ -37,6 +37,8 @@ DATATYPES = {
 UNBOUNDED = 1 << 31
 # The most numbers in the example of an input, and of all inputs.
 EXAMPLE_ELEMENTS, ALL_EXAMPLE_ELEMENTS = 4096, 16_384
+# The names of inputs that dimensions can be named after.
+NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 # The largest number that JSON has exactly.
 EXACT = 1 << 53
 # Times the example's size: beyond any bound of a dimension.
@@ -139,7 +141,7 @@ class Signature:
         for name, shape in zip(self.names, self.input_shapes, strict=True):
             if self.rows is not None:
                 found[self.rows] = range(2, max_batch_size + 1)
-            for axis, size in self.open(shape):
+            for axis, size in self.chosen(shape):
                 low, high = self.limits(name, axis, size)
                 found[size.node.expr] = range(max(low, 2), (high or MOST_SIZES) + 1)
         return found
@@ -157,7 +159,7 @@ class Signature:
                 if isinstance(size, torch.SymInt | torch.SymBool):
                     numbers |= {int(number) for number in size.node.expr.atoms(sympy.Integer)}
         for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
-            for axis, size in self.open(shape):
+            for axis, size in self.chosen(shape):
                 low, high = self.limits(name, axis, size)
                 program = self.program.range_constraints.get(size.node.expr)
                 numbers |= {int(program.lower)} if program is not None else set()
@@ -181,15 +183,52 @@ class Signature:
     def limits(self, name: str, axis: int, size: torch.SymInt) -> tuple[int, int | None]:
         """The bounds of a dimension that varies: the program's, within the declared ones."""
         found = self.program.range_constraints.get(size.node.expr)
-        # A program has two as its lower bound, since it is not tried with less.
-        low = 1 if found is None or found.lower <= 2 else int(found.lower)
+        # A program has two as its lower bound, since it is not tried with less, and what is computed from it a multiple.
+        low = 1 if found is None or found.lower <= 2 or not size.node.expr.is_Symbol else int(found.lower)
         high = None if found is None or found.upper > UNBOUNDED else int(found.upper)
         if bounds := self.bounds.get(name, {}).get(axis):
             low, high = max(low, bounds[0]), min(bounds[1], high or bounds[1])
         return low, high
 
-    def input_specs(self, are_usual: bool) -> list[dict]:
-        """The inputs of a registration: with bounds, the example's sizes if they are usual, and the example itself where its numbers may be indices."""
+    def dim_names(self, compiled: bool) -> dict[str, list[str | None]]:
+        """The names of the dimensions that share a size, by input: each is named after the first one that has it.
+
+        An AOTInductor package checks no relation of sizes, and takes those of one place for equal where none is named.
+        """
+        places: dict[Any, list[tuple[str, int]]] = {}
+        for name, shape in zip(self.names, self.input_shapes, strict=True):
+            for axis, size in self.open(shape):
+                places.setdefault(size.node.expr, []).append((name, axis))
+        if compiled:
+            self.check_related(places)
+        shared = {size: dims for size, dims in places.items() if len(dims) > 1}
+        axes = [axis for dims in places.values() for axis in {axis for _, axis in dims}]
+        if compiled and not shared and len(set(axes)) < len(axes):
+            shared = places
+        found: dict[str, list[str | None]] = {}
+        for dims in shared.values():
+            first, of = dims[0]
+            for name, axis in dims:
+                rank = len(self.input_shapes[self.names.index(name)])
+                found.setdefault(name, [None] * rank)[axis] = f"{first if NAME.fullmatch(first) else f'input{self.names.index(first)}'}_{of}"
+        return found
+
+    def check_related(self, places: Mapping[Any, list[tuple[str, int]]]) -> None:
+        """Refuses a package with a size that is computed from others, since nothing would check it."""
+        for size, dims in places.items():
+            if size.is_Symbol:
+                continue
+            name, axis = dims[0]
+            of = [f"dimension {axis} of {name}" for symbol in size.free_symbols for name, axis in places.get(symbol, [])[:1]]
+            raise ExportError(
+                f"dynamic: dimension {axis} of {name} must be {size} ({', '.join(of) or 'of the rows'}), which a package does not check: leave it out of "
+                "dynamic, or export TorchScript (without compile=True, --compile)"
+            )
+
+    def input_specs(self, are_usual: bool, compiled: bool) -> list[dict]:
+        """The inputs of a registration: with bounds, what shares a size, the example's sizes if they are usual, and the example itself where its numbers
+        may be indices."""
+        dim_names = self.dim_names(compiled)
         found = []
         for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
             spec: dict[str, Any] = {"name": name, "datatype": datatype(name, tensor.dtype)}
@@ -197,6 +236,13 @@ class Signature:
             limits = {axis: self.limits(name, axis, size)[1] for axis, size in self.open(shape)}
             if any(limits.values()):
                 spec["max_shape"] = [limits.get(axis) or -1 for axis in range(len(shape))]
+            least = {axis: self.limits(name, axis, size)[0] for axis, size in self.open(shape)}
+            # A package is not made for nothing at all.
+            least = {axis: low for axis, low in least.items() if low > 1 or compiled}
+            if least:
+                spec["min_shape"] = [least.get(axis, -1) for axis in range(len(shape))]
+            if name in dim_names:
+                spec["dim_names"] = dim_names[name]
             if limits and are_usual:
                 spec["typical_shape"] = [-1] * self.first + list(tensor.shape[self.first :])
             if not tensor.is_floating_point():
@@ -211,7 +257,7 @@ class Signature:
         """The sizes that vary beside the batch by their symbols: so many times the example's, within their bounds."""
         found: dict[Any, int] = {}
         for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
-            for axis, size in self.open(shape):
+            for axis, size in self.chosen(shape):
                 low, high = self.limits(name, axis, size)
                 wanted = max(low, round(tensor.shape[axis] * min(scale, LARGEST)))
                 found[size.node.expr] = min(wanted, high or wanted, found.get(size.node.expr, wanted))
@@ -229,6 +275,10 @@ class Signature:
     def open(self, shape: list) -> list[tuple[int, Any]]:
         """The dimensions of a shape that vary beside the batch."""
         return [(axis, size) for axis, size in enumerate(shape) if axis >= self.first and isinstance(size, torch.SymInt)]
+
+    def chosen(self, shape: list) -> list[tuple[int, Any]]:
+        """Those of them that are not computed from others."""
+        return [(axis, size) for axis, size in self.open(shape) if size.node.expr.is_Symbol]
 
 
 def evaluated(size: Any, values: Mapping[Any, int]) -> Any:

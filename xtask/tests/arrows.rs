@@ -108,6 +108,7 @@ const ARROWS: [(&str, &[&str]); 35] = [
     (
         "gateway",
         &[
+            "artifact",
             "cluster",
             "contention",
             "placement",

@@ -96,6 +96,10 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         #[serde(default)]
         max_shape: Option<Vec<Dim>>,
         #[serde(default)]
+        min_shape: Option<Vec<Dim>>,
+        #[serde(default)]
+        dim_names: Option<Vec<Option<String>>>,
+        #[serde(default)]
         typical_shape: Option<TypicalShapes>,
         #[serde(default)]
         example: Option<Vec<f64>>,
@@ -116,6 +120,8 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
         shape: tensor.shape,
         pad: tensor.pad.map(padding),
         max_shape: tensor.max_shape,
+        min_shape: tensor.min_shape,
+        dim_names: tensor.dim_names,
         typical_shape: tensor.typical_shape,
         example: tensor.example,
     };

@@ -190,6 +190,50 @@ impl<R: Read + Seek> Archive<R> {
         member.ok_or_else(|| ArchiveError::Missing(name.to_owned()))
     }
 
+    /// Compares the bytes of each member that is not compressed, such as weights, with their checksum.
+    ///
+    /// # Errors
+    /// The first member with other bytes.
+    pub fn check_stored(&mut self) -> Result<(), ArchiveError> {
+        let length = self.file.seek(SeekFrom::End(0))?;
+        let stored = self.members.iter().filter(|(_, member)| member.method == 0);
+        let stored: Vec<(String, Member)> = stored.map(|(name, m)| (name.clone(), *m)).collect();
+        let mut checked: u64 = 0;
+        for (name, member) in stored {
+            checked = checked.saturating_add(member.compressed);
+            if checked > length {
+                return Err(ArchiveError::Broken("its members overlap"));
+            }
+            let mut crc = CrcWriter(Crc::new());
+            let copied = self
+                .stored(member)
+                .and_then(|mut bytes| io::copy(&mut bytes, &mut crc));
+            let is_whole = match copied {
+                Ok(bytes) => bytes == member.size && crc.0.sum() == member.crc,
+                Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
+                Err(e) => return Err(e.into()),
+            };
+            if !is_whole {
+                return Err(ArchiveError::Content(name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of a member as they are stored.
+    fn stored(&mut self, member: Member) -> io::Result<io::Take<&mut R>> {
+        self.file.seek(SeekFrom::Start(member.header))?;
+        let mut header = [0; LOCAL_SIZE];
+        self.file.read_exact(&mut header)?;
+        if !header.starts_with(LOCAL) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let skipped = u64::from(u16_at(&header, 26)) + u64::from(u16_at(&header, 28));
+        let begin = member.header + LOCAL_SIZE as u64 + skipped;
+        self.file.seek(SeekFrom::Start(begin))?;
+        Ok(self.file.by_ref().take(member.compressed))
+    }
+
     /// Returns this many bytes of a member, and one more if there is one.
     fn inflate(&mut self, name: &str, member: Member, bytes: u64) -> Result<Vec<u8>, ArchiveError> {
         let content = || ArchiveError::Content(name.to_owned());
@@ -202,16 +246,7 @@ impl<R: Read + Seek> Archive<R> {
         if member.is_encrypted || !matches!(member.method, 0 | 8) {
             return Err(ArchiveError::Method(name.to_owned()));
         }
-        self.file.seek(SeekFrom::Start(member.header))?;
-        let mut header = [0; LOCAL_SIZE];
-        self.file.read_exact(&mut header).map_err(unexpected)?;
-        if !header.starts_with(LOCAL) {
-            return Err(content());
-        }
-        let skipped = u64::from(u16_at(&header, 26)) + u64::from(u16_at(&header, 28));
-        let begin = member.header + LOCAL_SIZE as u64 + skipped;
-        self.file.seek(SeekFrom::Start(begin))?;
-        let stored = self.file.by_ref().take(member.compressed);
+        let stored = self.stored(member).map_err(unexpected)?;
         let mut read = Vec::new();
         let outcome = if member.method == 0 {
             stored.take(bytes + 1).read_to_end(&mut read)
@@ -224,6 +259,20 @@ impl<R: Read + Seek> Archive<R> {
             read.truncate(bytes as usize);
         }
         Ok(read)
+    }
+}
+
+/// The checksum of what is written.
+struct CrcWriter(Crc);
+
+impl io::Write for CrcWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -380,6 +429,21 @@ mod tests {
             }
         }
         bytes
+    }
+
+    #[test]
+    fn a_changed_bit_of_weights_is_found() {
+        let weights: Vec<u8> = (0..5000_u32).map(|i| (i * i % 251) as u8).collect();
+        let whole = archive(&[("m/a", b"stored"), ("m/data/0", &weights)]);
+        open(whole.clone()).unwrap().check_stored().unwrap();
+        let at = { whole.windows(64) }.position(|w| w == &weights[100..164]);
+        let mut damaged = whole;
+        damaged[at.unwrap()] ^= 4;
+        let error = open(damaged).unwrap().check_stored().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the member \"m/data/0\" has not the size or the checksum that the archive says"
+        );
     }
 
     #[test]

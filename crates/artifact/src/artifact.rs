@@ -195,6 +195,7 @@ mod tests {
             name: Some("ids".to_owned()),
             datatype: Some(Datatype::Int64),
             shape: Some(vec![Size::Example(2), Size::Example(16)]),
+            ..Tensor::default()
         };
         assert_eq!(artifact.signature.inputs, Some(vec![ids]));
         assert_eq!(artifact.signature.outputs, Some(vec![Tensor::default()]));

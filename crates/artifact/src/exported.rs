@@ -131,6 +131,7 @@ fn signature_of(text: &[u8]) -> Option<Signature> {
                     name: Some(name.clone()),
                     datatype: datatype_of(value.dtype),
                     shape: Some(shape.take(Signature::MAX_RANK).collect()),
+                    ..Tensor::default()
                 })
             }
             _ => None,
@@ -224,6 +225,7 @@ mod tests {
             name: Some(name.to_owned()),
             datatype: Some(datatype),
             shape: Some(shape),
+            ..Tensor::default()
         };
         assert_eq!(
             signature.inputs,

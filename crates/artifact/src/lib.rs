@@ -13,6 +13,7 @@ mod exported;
 mod file_kind;
 mod package;
 mod pickle;
+mod read_sizes;
 mod registration;
 mod signature;
 #[cfg(test)]

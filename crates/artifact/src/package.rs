@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::{
     archive::{Archive, ArchiveError},
     call_spec::{names_of_arguments, names_of_results},
+    read_sizes::ReadSizes,
     signature::{Signature, Size, Tensor},
 };
 
@@ -129,6 +130,7 @@ fn vary_rows(signature: &mut Signature, rows: u64) {
 /// Reads the source text around the code of a program.
 fn signature_of(source: &str) -> Signature {
     let mut checks = Checks::default();
+    let mut sizes = ReadSizes::default();
     let (mut arguments, mut results) = (None, None);
     let mut outputs = 0;
     let mut lines = source.lines();
@@ -145,6 +147,8 @@ fn signature_of(source: &str) -> Signature {
         } else if let Some(check) = Check::begin(line) {
             let limit = lines.next().unwrap_or_default();
             checks.add(&check, limit);
+        } else {
+            sizes.line(line);
         }
     }
     let mut inputs = checks.tensors();
@@ -154,6 +158,9 @@ fn signature_of(source: &str) -> Signature {
         for (input, name) in inputs.iter_mut().zip(names) {
             input.name = name;
         }
+    }
+    if let Some(inputs) = &mut inputs {
+        sizes.name_dims(inputs);
     }
     let results = results.filter(|names| names.len() == outputs);
     let unnamed = || (0..outputs).map(|_| None).collect();
@@ -270,8 +277,7 @@ impl Checks {
         } else if check.what.starts_with("dim value is too small")
             && let Some(min) = limit_behind(">= ")
         {
-            // PyTorch compiles nothing for one alone, and the code takes one all the same.
-            range.min = if min <= 2 { 1 } else { min };
+            range.min = min;
         }
     }
 
@@ -293,9 +299,9 @@ impl Checks {
             // Without the check of its datatype there is none of its sizes.
             let shape = datatype.map(|_| (0..rank).map(size).collect());
             Some(Tensor {
-                name: None,
                 datatype,
                 shape,
+                ..Tensor::default()
             })
         };
         self.inputs.into_iter().map(tensor).collect()
@@ -355,17 +361,17 @@ mod tests {
     fn checks_and_the_call_are_the_signature() {
         let signature = signature_of(SOURCE);
         let inputs = signature.inputs.unwrap();
-        let varies = |max| Size::Varies {
-            min: 1,
+        let varies = |min, max| Size::Varies {
+            min,
             max,
             example: None,
         };
         assert_eq!(
             inputs[0],
             Tensor {
-                name: None,
                 datatype: Some(Datatype::Int64),
-                shape: Some(vec![varies(Some(8)), varies(None), Size::Fixed(16)]),
+                shape: Some(vec![varies(2, Some(8)), varies(1, None), Size::Fixed(16)]),
+                ..Tensor::default()
             }
         );
         assert_eq!(
@@ -374,6 +380,7 @@ mod tests {
                 name: Some("mask".to_owned()),
                 datatype: Some(Datatype::Bf16),
                 shape: Some(Vec::new()),
+                ..Tensor::default()
             }
         );
         assert_eq!(signature.outputs, Some(vec![Tensor::default()]));

@@ -151,6 +151,7 @@ mod tests {
                 name: None,
                 datatype: Some(datatype),
                 shape: Some(shape),
+                ..Tensor::default()
             }]),
             outputs: Some(vec![Tensor::default()]),
         }

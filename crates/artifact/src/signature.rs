@@ -46,6 +46,8 @@ pub struct Tensor {
     pub datatype: Option<Datatype>,
     /// The size of each dimension.
     pub shape: Option<Vec<Size>>,
+    /// The name of each dimension that varies, if the program tells which of them share a size; empty if not.
+    pub dim_names: Vec<Option<String>>,
 }
 
 /// The size of a dimension, as far as it is known.

@@ -260,9 +260,9 @@ fn tensor(pickle: &Pickle, id: Id) -> Option<Tensor> {
         Some(Size::Example(size))
     });
     Some(Tensor {
-        name: None,
         datatype,
         shape: Some(sizes.collect::<Option<_>>()?),
+        ..Tensor::default()
     })
 }
 

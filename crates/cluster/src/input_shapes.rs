@@ -79,13 +79,18 @@ impl InputShapes {
         Some(shapes)
     }
 
+    /// Returns the size of an input's dimension, unless it is that of the batch.
+    pub(crate) fn size(&self, input: usize, axis: usize) -> Option<u64> {
+        match self.0.get(input)?.get(axis)? {
+            Dim::Fixed(size) => Some(*size),
+            Dim::Any => None,
+        }
+    }
+
     /// Returns the sizes of the variable dimensions of a program, in the order of [`Program::variable_dims`]. `None` if the shapes are not
     /// of this program.
     pub fn sizes(&self, program: &Program) -> Option<Vec<u64>> {
-        let size = |(input, axis): (usize, usize)| match self.0.get(input)?.get(axis)? {
-            Dim::Fixed(size) => Some(*size),
-            Dim::Any => None,
-        };
+        let size = |(input, axis): (usize, usize)| self.size(input, axis);
         (self.0.len() == program.inputs.len())
             .then(|| program.variable_dims().map(size).collect())
             .flatten()
@@ -152,6 +157,8 @@ mod tests {
                 .collect(),
             pad: None,
             max_shape: None,
+            min_shape: None,
+            dim_names: None,
             typical_shape: None,
             example: None,
         };

@@ -6,6 +6,7 @@
 //! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal output.
 
 mod device;
+mod dim_names;
 mod discipline;
 mod explanation;
 mod family;
@@ -31,6 +32,7 @@ mod typical_shapes;
 mod units;
 
 pub use device::{Device, DeviceIndex, DevicePool, known_cost_per_hour, known_kind};
+pub use dim_names::UnequalDims;
 pub use discipline::{Discipline, NotLive, UnknownDiscipline};
 pub use explanation::{Bound, Change, Explanation, Remedy};
 pub use family::{Mixed, VariantMix, VariantOf, by_accuracy};
@@ -60,6 +62,6 @@ pub use replica::{PlannedReplica, PoolPlace, Replica, ReplicaPhase, ReplicaSpec,
 pub use shape::{Dim, Shape, ShapeError};
 pub use shortfall::Shortfall;
 pub use split::{Split, SplitError, Sticky, UnknownSticky};
-pub use tensor::{Datatype, OversizedDim, Padding, TensorSpec, UnknownDatatype};
+pub use tensor::{Datatype, OversizedDim, Padding, TensorSpec, UndersizedDim, UnknownDatatype};
 pub use typical_shapes::{TypicalShapes, WeightedShape};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

@@ -245,6 +245,11 @@ impl Program {
             });
         }
         self.validate_side("inputs", &self.inputs, true)?;
+        self.validate_tried_dims()
+            .map_err(|(input, problem)| ModelSpecError {
+                field: format!("inputs[{input}].typical_shape"),
+                problem,
+            })?;
         let examples = self.inputs.iter().filter_map(|spec| spec.example.as_ref());
         let elements: usize = examples.map(Vec::len).sum();
         if elements > TensorSpec::MAX_EXAMPLES {
@@ -337,6 +342,9 @@ impl Program {
             (Dim::Fixed(_), _) => (*dim).into(),
         });
         let row = Shape::new(&row.collect::<Vec<i64>>()).map_err(|e| e.to_string())?;
+        if let Some(undersized) = spec.undersized_dim(&row) {
+            return Err(undersized.to_string());
+        }
         if let Some(oversized) = spec.oversized_dim(&row, first) {
             return Err(oversized.to_string());
         }
@@ -391,6 +399,43 @@ impl Program {
             ));
         }
         Ok(())
+    }
+
+    /// Checks that an input's smallest sizes belong to its shape, and are not above its largest ones.
+    fn validate_min_shape(&self, spec: &TensorSpec, is_input: bool) -> Result<(), String> {
+        let Some(limits) = &spec.min_shape else {
+            return Ok(());
+        };
+        if !is_input {
+            return Err("only inputs can be limited".to_owned());
+        }
+        check_sizes(
+            spec,
+            limits,
+            usize::from(self.batches()),
+            "limit",
+            "a batch has one row or more: expected -1",
+            "a fixed dimension has its size or -1 as its limit",
+        )?;
+        let too_large = (0..limits.len()).find_map(|axis| {
+            let (least, most) = (spec.min_dim(axis)?, spec.max_dim(axis)?);
+            (least > most).then_some((axis, least, most))
+        });
+        if let Some((axis, least, most)) = too_large {
+            return Err(format!(
+                "dimension {axis}: {least} is over the largest size of {most} (max_shape)"
+            ));
+        }
+        // With the smallest sizes an input must be possible.
+        let smallest = spec.shape.iter().enumerate().map(|(axis, dim)| match dim {
+            Dim::Any => spec.min_dim(axis).map_or(1, u64::cast_signed),
+            Dim::Fixed(_) => (*dim).into(),
+        });
+        let smallest = Shape::new(&smallest.collect::<Vec<i64>>()).map_err(|e| e.to_string())?;
+        match spec.oversized_dim(&smallest, usize::from(self.batches())) {
+            Some(oversized) => Err(oversized.to_string()),
+            None => Ok(()),
+        }
     }
 
     fn validate_side(
@@ -484,6 +529,12 @@ impl Program {
             if let Err(problem) = self.validate_max_shape(spec, may_pad) {
                 return error(field("max_shape"), problem);
             }
+            if let Err(problem) = self.validate_min_shape(spec, may_pad) {
+                return error(field("min_shape"), problem);
+            }
+            if let Err(problem) = self.validate_dim_names(spec, may_pad) {
+                return error(field("dim_names"), problem);
+            }
             if let Err(problem) = self.validate_typical_shape(spec, may_pad) {
                 return error(field("typical_shape"), problem);
             }
@@ -535,6 +586,8 @@ fn takes_as(inputs: &[TensorSpec], others: &[TensorSpec]) -> bool {
             shape,
             pad,
             max_shape,
+            min_shape,
+            dim_names,
             typical_shape: _,
             example: _,
         } = spec;
@@ -543,6 +596,8 @@ fn takes_as(inputs: &[TensorSpec], others: &[TensorSpec]) -> bool {
             && *shape == other.shape
             && *pad == other.pad
             && *max_shape == other.max_shape
+            && *min_shape == other.min_shape
+            && *dim_names == other.dim_names
     })
 }
 
@@ -587,6 +642,8 @@ mod tests {
             shape: vec![Dim::Any, Dim::Any],
             pad: None,
             max_shape: None,
+            min_shape: None,
+            dim_names: None,
             typical_shape: None,
             example: None,
         };

@@ -173,6 +173,15 @@ pub struct TensorSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
     pub max_shape: Option<Vec<Dim>>,
+    /// The smallest size of each dimension of an input, -1 for one without a declared limit; a list as long as `shape`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
+    pub min_shape: Option<Vec<Dim>>,
+    /// The name of each dimension of an input, null for one without; a list as long as `shape`. Dimensions of the same name have the
+    /// same size in each request, such as the length of tokens and of their mask. An `AOTInductor` package checks that itself nowhere: where
+    /// the registration names none, the dimensions at the same place in its inputs must be equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dim_names: Option<Vec<Option<String>>>,
     /// The usual size of each dimension of an input, -1 for one without a declared size; a list as long as `shape`. With these sizes
     /// the program is tried, measured and warmed up; without them with 16 in each variable dimension, until requests have shown another size.
     /// Up to 8 shapes with weights may be given instead, as in `[{"shape": [-1, 32], "weight": 9}, {"shape": [-1, 512], "weight": 1}]`: a batch is
@@ -188,6 +197,27 @@ pub struct TensorSpec {
         skip_serializing_if = "Option::is_none"
     )]
     pub example: Option<Vec<f64>>,
+}
+
+/// A dimension of an input that is smaller than its model allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UndersizedDim {
+    /// The index of the dimension, counted with the batch dimension.
+    pub axis: usize,
+    /// The given size.
+    pub size: u64,
+    /// The smallest size.
+    pub limit: u64,
+}
+
+impl fmt::Display for UndersizedDim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { axis, size, limit } = self;
+        write!(
+            f,
+            "dimension {axis} is {size}, below the limit of {limit} that the model declares (min_shape)"
+        )
+    }
 }
 
 /// A dimension of an input that is larger than its model allows.
@@ -238,28 +268,49 @@ impl TensorSpec {
         declared(self.max_shape.as_deref(), axis)
     }
 
+    /// Returns the declared smallest size of a dimension.
+    pub fn min_dim(&self, axis: usize) -> Option<u64> {
+        declared(self.min_shape.as_deref(), axis)
+    }
+
     /// Returns the declared usual size of a dimension; of several that with the largest weight.
     pub fn typical_dim(&self, axis: usize) -> Option<u64> {
         let shapes = self.typical_shape.as_ref();
         declared(shapes.map(TypicalShapes::heaviest), axis)
     }
 
-    /// Returns the size with which a variable dimension is tried and measured: the declared one, else [`TensorSpec::ASSUMED_DIM`], or the limit
-    /// if that is smaller.
+    /// Returns the size with which a variable dimension is tried and measured: the declared one, else [`TensorSpec::ASSUMED_DIM`], or the next
+    /// one within the limits.
     pub fn tried_dim(&self, axis: usize) -> u64 {
         self.typical_dim(axis)
             .unwrap_or_else(|| self.assumed_dim(axis))
     }
 
-    /// Returns the size of a variable dimension without a usual one: [`TensorSpec::ASSUMED_DIM`], or the limit if that is smaller.
+    /// Returns the size of a variable dimension without a usual one: [`TensorSpec::ASSUMED_DIM`], or the next one within the limits.
     pub(crate) fn assumed_dim(&self, axis: usize) -> u64 {
-        Self::ASSUMED_DIM.min(self.max_dim(axis).unwrap_or(u64::MAX))
+        self.limited_dim(axis, Self::ASSUMED_DIM)
+    }
+
+    /// Returns a size of a variable dimension, or the next one within its declared limits.
+    pub fn limited_dim(&self, axis: usize, size: u64) -> u64 {
+        let least = self.min_dim(axis).unwrap_or(0);
+        size.max(least).min(self.max_dim(axis).unwrap_or(u64::MAX))
     }
 
     /// Returns the usual shapes if there are several.
     pub(crate) fn several_shapes(&self) -> Option<&TypicalShapes> {
         let shapes = self.typical_shape.as_ref();
         shapes.filter(|shapes| shapes.are_several())
+    }
+
+    /// Returns the variable dimension that is too small in an input of an accepted shape, if there is one.
+    pub fn undersized_dim(&self, shape: &Shape) -> Option<UndersizedDim> {
+        let sizes = self.shape.iter().zip(shape.dims()).enumerate();
+        let mut variable = sizes.filter(|(_, (dim, _))| **dim == Dim::Any);
+        variable.find_map(|(axis, (_, &size))| {
+            let limit = self.min_dim(axis).filter(|limit| size < *limit)?;
+            Some(UndersizedDim { axis, size, limit })
+        })
     }
 
     /// Returns the variable dimension by which an input of an accepted shape is too large, if there is one. The dimensions before

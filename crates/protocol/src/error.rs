@@ -1,6 +1,6 @@
 //! Errors of messages. Every text may be sent to the peer: it names the field and the limit, and nothing internal.
 
-use packhorse_cluster::{Datatype, OversizedDim, Shape, ShapeError};
+use packhorse_cluster::{Datatype, OversizedDim, Shape, ShapeError, UndersizedDim, UnequalDims};
 
 /// The error for text that is not JSON, or not the expected JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -137,6 +137,10 @@ pub enum RequestError {
     },
     #[error("input {name:?}: {dim}")]
     OversizedDim { name: String, dim: OversizedDim },
+    #[error("input {name:?}: {dim}")]
+    UndersizedDim { name: String, dim: UndersizedDim },
+    #[error("inputs: {0}")]
+    UnequalDims(UnequalDims),
     #[error("input {name:?}: a batch of {rows} rows, expected 1 to {limit}")]
     Rows { name: String, rows: u64, limit: u32 },
     #[error("input {name:?}: {rows} rows, but input {other:?} has {others}")]

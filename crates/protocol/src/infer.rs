@@ -121,13 +121,17 @@ fn check_inputs(given: Vec<Tensor>, program: &Program) -> Result<Vec<Tensor>, Re
         }
     }
     let found = inputs.into_iter().zip(&program.inputs);
-    found
+    let inputs: Vec<Tensor> = found
         .map(|(input, spec)| {
             input.ok_or_else(|| RequestError::MissingInput {
                 name: spec.name.clone(),
             })
         })
-        .collect()
+        .collect::<Result<_, _>>()?;
+    match program.unequal_dims(|input, axis| inputs[input].shape().dims()[axis]) {
+        Some(unequal) => Err(RequestError::UnequalDims(unequal)),
+        None => Ok(inputs),
+    }
 }
 
 fn position(specs: &[TensorSpec], name: &str) -> Option<usize> {
@@ -163,6 +167,9 @@ fn check_signature(tensor: &Tensor, spec: &TensorSpec, batches: bool) -> Result<
             given,
             expected,
         });
+    }
+    if let Some(dim) = spec.undersized_dim(tensor.shape()) {
+        return Err(RequestError::UndersizedDim { name: name(), dim });
     }
     match spec.oversized_dim(tensor.shape(), usize::from(batches)) {
         Some(dim) => Err(RequestError::OversizedDim { name: name(), dim }),

@@ -25,6 +25,8 @@ pub(super) fn program(datatype: Datatype, max_batch_size: u32) -> Program {
         shape: vec![Dim::Any, Dim::Any],
         pad: None,
         max_shape,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     };

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use packhorse_artifact::{Archive, ArchiveError};
 use packhorse_cluster::{ArtifactDigest, ByteCount};
 use sha2::{Digest as _, Sha256};
 use tokio::{
@@ -75,6 +76,9 @@ pub enum ReceiveError {
     /// No artifact root contains the file.
     #[error("no artifact root (--artifact-root) contains a readable file with this path")]
     NotFound,
+    /// The file is an archive with a damaged member.
+    #[error("the file is damaged: {0}; store it again from where it was made")]
+    Damaged(#[source] ArchiveError),
     /// The file could not be written for another reason.
     #[error("the artifact could not be written")]
     Write(#[source] io::Error),
@@ -230,6 +234,7 @@ impl ArtifactFiles {
                 received: digest,
             });
         }
+        check_weights(incoming.path.clone()).await?;
         let _agreement = self.agreement.lock().await;
         if self.store.artifact(digest).await? == Some(bytes)
             && self.is_complete(digest, bytes).await
@@ -392,6 +397,22 @@ impl ArtifactFiles {
     /// Returns the path of an artifact's file.
     pub(super) fn path(&self, digest: ArtifactDigest) -> PathBuf {
         self.folder.join(digest.to_hex())
+    }
+}
+
+/// Compares the weights in a model's file with their checksums, which libtorch does not. What is no archive has none.
+async fn check_weights(file: PathBuf) -> Result<(), ReceiveError> {
+    let checked = blocking(move || {
+        let file = std::fs::File::open(file)?;
+        Ok(match Archive::open(file) {
+            Ok(mut archive) => archive.check_stored(),
+            Err(_) => Ok(()),
+        })
+    });
+    match checked.await.map_err(write_error)? {
+        Err(damage @ ArchiveError::Content(_)) => Err(ReceiveError::Damaged(damage)),
+        Err(ArchiveError::Io(e)) => Err(write_error(e)),
+        _ => Ok(()),
     }
 }
 

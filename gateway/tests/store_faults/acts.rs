@@ -156,6 +156,8 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
         shape: vec![Dim::Any, Dim::Fixed(3)],
         pad: None,
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     };

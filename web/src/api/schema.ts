@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 8f4dcdd5b0913a10119be702efc0f13cf547a7a6b99933207c642435339721da) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 a8a2718f5335ff01402ba317f93de074f575c2259ed369b4e8e5fb3808481654) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -2267,6 +2267,12 @@ export interface components {
             /** @description The tensor's element type. */
             datatype: components["schemas"]["Datatype"];
             /**
+             * @description The name of each dimension of an input, null for one without; a list as long as `shape`. Dimensions of the same name have the
+             *     same size in each request, such as the length of tokens and of their mask. An `AOTInductor` package checks that itself nowhere: where
+             *     the registration names none, the dimensions at the same place in its inputs must be equal.
+             */
+            dim_names?: (string | null)[] | null;
+            /**
              * @description The elements of a usual row of an input, where those that the program is tried with do not suit it: at most 4096 numbers, and 16384 for all
              *     inputs; integers up to 2^53, 1 and 0 for BOOL. They are repeated until a row is full.
              */
@@ -2276,6 +2282,8 @@ export interface components {
              *     for all of its variable dimensions, a row of the input has at most 4194304 elements.
              */
             max_shape?: number[] | null;
+            /** @description The smallest size of each dimension of an input, -1 for one without a declared limit; a list as long as `shape`. */
+            min_shape?: number[] | null;
             /** @description The tensor's name. */
             name: string;
             pad?: components["schemas"]["Padding"] | null;

@@ -600,10 +600,17 @@ fn receive_batch(
                 let bytes = ToWorker::Batch(header.clone()).payload_len();
                 io::copy(&mut reader.take(bytes), &mut io::sink())?;
             }
-            if exceeded.is_none() {
+            // Whatever else keeps a batch from being prepared is taken for a lack of memory.
+            let is_refused = matches!(error, ExecutionError::ModuleThrew(_));
+            if exceeded.is_none() && !is_refused {
                 reply.report_shortage();
             }
-            reply.send_failure_kind(FailureKind::OutOfMemory, error.to_string());
+            let kind = if is_refused {
+                FailureKind::ModuleThrew
+            } else {
+                FailureKind::OutOfMemory
+            };
+            reply.send_failure_kind(kind, error.to_string());
             return Ok(());
         }
     };

@@ -279,6 +279,8 @@ pub(crate) fn program() -> Program {
         shape: vec![Dim::Any, Dim::Fixed(4)],
         pad: None,
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     };

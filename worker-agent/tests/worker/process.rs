@@ -232,6 +232,8 @@ pub(crate) fn tensor(name: &str, datatype: &str, shape: &[i64]) -> TensorSpec {
             .collect(),
         pad: None,
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     }

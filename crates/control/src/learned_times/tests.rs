@@ -64,6 +64,8 @@ fn program(shape: Vec<Dim>) -> Program {
             shape,
             pad: None,
             max_shape: None,
+            min_shape: None,
+            dim_names: None,
             typical_shape: None,
             example: None,
         }],

@@ -195,6 +195,32 @@ fn invalid_shapes_are_refused() {
 }
 
 #[test]
+fn sizes_that_do_not_belong_together_or_are_too_small_are_refused() {
+    let named = |name: &str| TensorSpec {
+        min_shape: Some(vec![Dim::Any, Dim::Fixed(2)]),
+        dim_names: Some(vec![None, Some("length".to_owned())]),
+        ..spec(name, Datatype::Int64, &[-1, -1])
+    };
+    let model = program(4, vec![named("ids"), named("mask")]);
+    let tensor = |name: &str, length: usize| {
+        let data = vec!["1"; length].join(",");
+        format!(r#"{{"name":"{name}","shape":[1,{length}],"datatype":"INT64","data":[{data}]}}"#)
+    };
+    let body = |ids, mask| with_inputs(&format!("{},{}", tensor("mask", mask), tensor("ids", ids)));
+    parse(body(3, 3).as_bytes(), None, &model).unwrap();
+    refused(
+        &body(5, 3),
+        &model,
+        r#"inputs: dimension 1 of "ids" is 5, and dimension 1 of "mask" is 3: both are "length" (dim_names), and must be equal"#,
+    );
+    refused(
+        &body(1, 1),
+        &model,
+        r#"input "mask": dimension 1 is 1, below the limit of 2 that the model declares (min_shape)"#,
+    );
+}
+
+#[test]
 fn tensors_that_do_not_match_the_model_are_refused() {
     let pair = pair();
     refused(&with_inputs(X), &pair, r#"input "ids": missing"#);

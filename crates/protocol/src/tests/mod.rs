@@ -28,6 +28,8 @@ fn spec(name: &str, datatype: Datatype, dims: &[i64]) -> TensorSpec {
         shape,
         pad: None,
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     }

@@ -282,6 +282,8 @@ fn tensor(name: &str) -> TensorSpec {
         shape: vec![Dim::Any, Dim::Fixed(1)],
         pad: None,
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     }

@@ -142,7 +142,7 @@ impl From<OpenArtifactError> for ApiError {
 impl From<ReceiveError> for ApiError {
     fn from(error: ReceiveError) -> Self {
         match error {
-            ReceiveError::Digest { .. } | ReceiveError::NotFound => {
+            ReceiveError::Digest { .. } | ReceiveError::NotFound | ReceiveError::Damaged(_) => {
                 Self::bad_request(error.to_string())
             }
             ReceiveError::TooLarge(_) => {

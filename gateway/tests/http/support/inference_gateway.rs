@@ -86,6 +86,8 @@ pub(crate) fn tensor(
         shape,
         pad,
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     }

@@ -194,6 +194,8 @@ fn complete(outputs: &[Tensor], inputs: &[Tensor], batches: bool) -> Option<Vec<
     // Outputs have neither limits nor usual sizes.
     let specs = specs.map(|spec| TensorSpec {
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         ..spec
     });

@@ -112,6 +112,7 @@ fn as_given(given: &GivenTensor, told: &Tensor) -> anyhow::Result<Tensor> {
         name: Some(given.name.clone()),
         datatype: Some(given.datatype),
         shape: Some(sizes.collect::<anyhow::Result<_>>()?),
+        dim_names: told.dim_names.clone(),
     })
 }
 
@@ -145,6 +146,9 @@ pub(super) fn has_declared_rows(inputs: &[Tensor]) -> bool {
 pub(super) fn input_specs(inputs: &[Tensor], batches: bool) -> Option<Vec<TensorSpec>> {
     let names = names(inputs, "input");
     let first = usize::from(batches);
+    let told = |tensor: &Tensor| tensor.dim_names.iter().skip(first).flatten().count();
+    // A single one has nothing to be equal to.
+    let are_named = inputs.iter().map(told).sum::<usize>() > 1;
     let spec = |(tensor, name): (&Tensor, String)| {
         let shape = tensor.shape.as_ref()?;
         let dims = shape.iter().enumerate().map(|(axis, size)| match size {
@@ -174,6 +178,15 @@ pub(super) fn input_specs(inputs: &[Tensor], batches: bool) -> Option<Vec<Tensor
                 _ => None,
             })
             .map(TypicalShapes::one),
+            min_shape: of_varying(|size| match size {
+                Size::Varies { min, .. } => Some(*min).filter(|min| *min > 1),
+                _ => None,
+            }),
+            dim_names: (are_named && told(tensor) > 0).then(|| {
+                let names = tensor.dim_names.iter().enumerate();
+                let names = names.map(|(axis, name)| name.clone().filter(|_| axis >= first));
+                names.collect()
+            }),
             example: None,
         })
     };
@@ -191,6 +204,8 @@ pub(super) fn output_specs(tried: &[TriedOutput], told: Option<&[Tensor]>) -> Ve
         shape: tried.shape.clone(),
         pad: None,
         max_shape: None,
+        min_shape: None,
+        dim_names: None,
         typical_shape: None,
         example: None,
     });
@@ -330,12 +345,14 @@ pub(in crate::commands) fn first_unknown(spec: &Map<String, Value>) -> Option<St
 /// The fields of a registration in the order of its text.
 const FIELDS: [&str; 5] = ["name", "max_batch_size", "slo_ms", "inputs", "outputs"];
 /// The fields of a tensor in the order of its text.
-const TENSOR_FIELDS: [&str; 7] = [
+const TENSOR_FIELDS: [&str; 9] = [
     "name",
     "datatype",
     "shape",
     "pad",
     "max_shape",
+    "min_shape",
+    "dim_names",
     "typical_shape",
     "example",
 ];
@@ -397,6 +414,7 @@ mod tests {
             name: name.map(str::to_owned),
             datatype,
             shape: shape.map(<[Size]>::to_vec),
+            ..Tensor::default()
         }
     }
 
@@ -504,6 +522,28 @@ mod tests {
             spec.max_shape,
             Some(vec![Dim::Fixed(64), Dim::Fixed(64), Dim::Any])
         );
+    }
+
+    #[test]
+    fn dimensions_that_share_a_size_are_named_and_small_ones_refused() {
+        let two = Size::Varies {
+            min: 2,
+            max: None,
+            example: None,
+        };
+        let named = |name: &str| Tensor {
+            name: Some(name.to_owned()),
+            datatype: Some(Datatype::Fp32),
+            shape: Some(vec![VARIES, two]),
+            dim_names: vec![Some("a_0".to_owned()), Some("a_1".to_owned())],
+        };
+        let specs = input_specs(&[named("a"), named("b")], true).unwrap();
+        assert_eq!(
+            serde_json::to_value(&specs[1]).unwrap(),
+            json!({"name": "b", "datatype": "FP32", "shape": [-1, -1], "min_shape": [-1, 2], "dim_names": [null, "a_1"]})
+        );
+        // One alone has nothing to be equal to.
+        assert_eq!(input_specs(&[named("a")], true).unwrap()[0].dim_names, None);
     }
 
     #[test]

@@ -36,6 +36,8 @@ pub(super) struct TorchExecutor {
     records: bool,
     /// The most rows of batches that run together; 0 if none do.
     most_rows_together: u32,
+    /// The program whose code checks the relations of its inputs' sizes itself nowhere, with a name for each of those.
+    unchecked: Option<Program>,
     /// The memory before the program was loaded that the process shares with others of the same libraries.
     shared_before: Option<ByteCount>,
 }
@@ -92,7 +94,13 @@ impl TorchExecutor {
         let streams = streams.map_err(ExecutionError::from)?;
         let rows = options.batch_size;
         let code = Code::Programs(programs);
-        Self::with_code(options, code, weights, streams, rows, shared_before)
+        let is_compiled = matches!(rewriting.optimization, Optimization::Compiled);
+        let unchecked = is_compiled.then(|| program.clone().with_assumed_dim_names());
+        let executor = Self::with_code(options, code, weights, streams, rows, shared_before)?;
+        Ok(Self {
+            unchecked,
+            ..executor
+        })
     }
 
     /// Allocates the buffers for a model whose code is loaded, for batches of this many rows. They grow with larger ones.
@@ -125,6 +133,7 @@ impl TorchExecutor {
             buffers,
             records: options.pipeline.graphs,
             most_rows_together: 0,
+            unchecked: None,
             shared_before,
         })
     }
@@ -201,6 +210,14 @@ fn check_arity(program: &Program, (required, accepted): (usize, usize)) -> Resul
 
 impl Executor for TorchExecutor {
     fn prepare(&self, inputs: &[TensorHeader]) -> Result<Box<dyn PreparedBatch>, ExecutionError> {
+        let program = self.unchecked.as_ref();
+        if let Some(unequal) = program.and_then(|program| {
+            program.unequal_dims(|input, axis| inputs[input].shape().dims()[axis])
+        }) {
+            return Err(ExecutionError::ModuleThrew(format!(
+                "a package reads memory beyond such inputs: {unequal}; where they may differ, the registration names them apart (dim_names)"
+            )));
+        }
         Ok(Box::new(Prepared::new(&self.device, inputs)?))
     }
 

@@ -3,6 +3,7 @@
 //! libtorch, and neither does this folder.
 
 mod comparison;
+mod rows;
 mod sample;
 mod trial;
 
@@ -40,7 +41,7 @@ const LIMITS: [Duration; 3] = [
 const MAX_ANSWERS: usize = 64 << 20;
 
 /// The sizes of variable dimensions, by axis: those of the warm-up, then some that few numbers divide, then those of windows and small images.
-const SIZES: [&[i64]; 6] = [&[16], &[21, 17, 19], &[7], &[28], &[32, 48], &[64]];
+const SIZES: [&[u64]; 6] = [&[16], &[21, 17, 19], &[7], &[28], &[32, 48], &[64]];
 
 /// The seed of the batch with the examples of the inputs, which no other has.
 const SEED_OF_EXAMPLES: u64 = u64::MAX - 1;

@@ -1,5 +1,7 @@
 //! Random inputs of a program, such as real ones may be.
 
+use std::collections::BTreeMap;
+
 use half::{bf16, f16};
 use packhorse_cluster::{Datatype, Dim, Program, Shape, TensorSpec};
 use packhorse_wire::TensorHeader;
@@ -18,7 +20,7 @@ pub(super) struct Sample {
     /// The rows of the batch.
     pub(super) rows: u32,
     /// The sizes of variable dimensions other than the batch, by axis; the last is that of all further axes.
-    pub(super) sizes: &'static [i64],
+    pub(super) sizes: &'static [u64],
     /// True if variable dimensions have the usual sizes of the inputs instead.
     pub(super) typical: bool,
     /// True if inputs with an example have its elements.
@@ -62,22 +64,32 @@ impl Sample {
         // Several usual shapes take turns.
         let cases = usual_cases(program);
         let (_, program) = &cases[self.seed as usize / 2 % cases.len()];
-        let header = |spec: &TensorSpec| {
-            let shape = Shape::new(&self.dims(program, spec)).ok()?;
+        let mut named = BTreeMap::new();
+        let header = |spec| {
+            let shape = Shape::new(&self.dims(program, spec, &mut named)).ok()?;
             TensorHeader::new(spec.datatype, shape).ok()
         };
         program.inputs.iter().map(header).collect()
     }
 
-    fn dims(self, program: &Program, spec: &TensorSpec) -> Vec<i64> {
+    /// Returns the sizes of an input's dimensions. `named` has those of names that were met before.
+    fn dims<'a>(
+        self,
+        program: &Program,
+        spec: &'a TensorSpec,
+        named: &mut BTreeMap<&'a str, i64>,
+    ) -> Vec<i64> {
         let batches = program.batches();
         let size = |(axis, dim): (usize, &Dim)| match dim {
             Dim::Any if axis == 0 && batches => i64::from(self.rows),
             Dim::Any if self.typical => spec.tried_dim(axis).cast_signed(),
             Dim::Any => {
                 let index = (axis - usize::from(batches)).min(self.sizes.len() - 1);
-                let limit = spec.max_dim(axis).map_or(i64::MAX, u64::cast_signed);
-                self.sizes[index].min(limit)
+                let size = spec.limited_dim(axis, self.sizes[index]).cast_signed();
+                match spec.dim_name(axis) {
+                    Some(name) => *named.entry(name).or_insert(size),
+                    None => size,
+                }
             }
             Dim::Fixed(_) => i64::from(*dim),
         };

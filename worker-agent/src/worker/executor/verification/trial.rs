@@ -1,5 +1,5 @@
 //! The outputs of a program of which only the inputs are known, and whether its rows are those of a batch: it runs on random inputs of several
-//! sizes, and each row of a batch alone.
+//! sizes.
 
 use packhorse_api::local_worker::TriedOutput;
 use packhorse_cluster::{Dim, Program, TensorSpec, TypicalShapes};
@@ -7,6 +7,7 @@ use packhorse_wire::TensorHeader;
 
 use super::{
     comparison::{Answer, Precision, compare},
+    rows,
     sample::{Floats, Integers, Nudge, Sample},
 };
 use crate::executor::{
@@ -41,7 +42,12 @@ pub(in crate::executor) fn try_outputs(
     }
     let mut outputs: Vec<TriedOutput> = answers.iter().map(tried).collect();
     if program.batches() {
-        check_rows(executor, rows, &inputs, &answers)?;
+        let limit = program.max_batch_size;
+        let rows = limit.min(rows::MOST_ROWS);
+        let several = run(executor, program, Sample { rows, ..sample });
+        // With many rows there may be too little memory.
+        let inputs = several.map_or(inputs, |(inputs, _)| inputs);
+        rows::check(executor, &inputs, limit)?;
         for output in &mut outputs {
             output.shape[0] = Dim::Any;
         }
@@ -97,54 +103,6 @@ fn first_accepted(
     Err(refusal.map_or_else(String::new, |error| error.to_string()))
 }
 
-/// Checks that each row alone has the answer that it has in the batch.
-fn check_rows(
-    executor: &dyn Executor,
-    rows: u32,
-    inputs: &[Answer],
-    answers: &[Answer],
-) -> Result<(), String> {
-    if let Some(i) = answers
-        .iter()
-        .position(|answer| answer.header.shape().dims().first() != Some(&rows.into()))
-    {
-        let shape = answers[i].header.shape();
-        return Err(format!(
-            "output {i} is {shape} for a batch of {rows}: its first dimension is not the batch"
-        ));
-    }
-    for row in 0..rows {
-        let slices = |tensors: &[Answer]| -> Option<Vec<Answer>> {
-            tensors
-                .iter()
-                .map(|tensor| row_of(tensor, rows, row))
-                .collect()
-        };
-        let too_large = || "a row is too large".to_owned();
-        let (inputs, expected) = (
-            slices(inputs).ok_or_else(too_large)?,
-            slices(answers).ok_or_else(too_large)?,
-        );
-        let alone = run_with(executor, &inputs)
-            .map_err(|e| format!("it answers a batch of {rows}, and a row alone not: {e}"))?;
-        compare(&expected, &[], &alone, Precision::Full).map_err(|difference| {
-            format!("a row alone has another answer than in a batch of {rows}: {difference}")
-        })?;
-    }
-    Ok(())
-}
-
-/// Returns a row of a batch.
-fn row_of(tensor: &Answer, rows: u32, row: u32) -> Option<Answer> {
-    let shape = tensor.header.shape().with_dim(0, 1);
-    let bytes = tensor.bytes.len() / rows as usize;
-    let begin = bytes * row as usize;
-    Some(Answer {
-        header: TensorHeader::new(tensor.header.datatype(), shape).ok()?,
-        bytes: tensor.bytes.get(begin..begin + bytes)?.to_vec(),
-    })
-}
-
 /// Returns the program with other usual sizes, if there are any that it may have.
 fn resized(program: &Program, by: i64) -> Option<Program> {
     if !program.has_variable_inputs() {
@@ -167,8 +125,7 @@ fn resized(program: &Program, by: i64) -> Option<Program> {
 
 fn other_size(spec: &TensorSpec, axis: usize, by: i64) -> Option<u64> {
     let size = spec.tried_dim(axis).checked_add_signed(by)?;
-    let limit = spec.max_dim(axis).unwrap_or(u64::MAX);
-    (1..=limit).contains(&size).then_some(size)
+    (size > 0 && spec.limited_dim(axis, size) == size).then_some(size)
 }
 
 /// Has the dimensions vary in which other answers differ.
@@ -211,7 +168,10 @@ fn run(
 }
 
 /// Runs the program on these inputs.
-fn run_with(executor: &dyn Executor, inputs: &[Answer]) -> Result<Vec<Answer>, ExecutionError> {
+pub(super) fn run_with(
+    executor: &dyn Executor,
+    inputs: &[Answer],
+) -> Result<Vec<Answer>, ExecutionError> {
     let headers: Vec<TensorHeader> = inputs.iter().map(|input| input.header.clone()).collect();
     let mut batch = executor.prepare(&headers)?;
     for (i, input) in inputs.iter().enumerate() {
