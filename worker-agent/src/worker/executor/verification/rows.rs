@@ -6,11 +6,11 @@ use half::{bf16, f16};
 use packhorse_cluster::Datatype;
 use packhorse_wire::TensorHeader;
 
-use super::{
-    comparison::{Answer, Precision, compare},
-    trial::run_with,
-};
-use crate::{clock::now, executor::stages::Executor};
+use super::comparison::{Answer, Precision, compare};
+use crate::{clock::now, executor::error::ExecutionError};
+
+/// Runs the program on inputs.
+pub(super) type Run<'a> = dyn Fn(&[Answer]) -> Result<Vec<Answer>, ExecutionError> + 'a;
 
 /// The most rows of which each is compared.
 pub(super) const MOST_ROWS: u32 = 8;
@@ -26,9 +26,9 @@ const MAGNITUDES: [f64; 2] = [0.01, 100.0];
 ///
 /// # Errors
 /// The size of the batch and the difference, as text for people.
-pub(super) fn check(executor: &dyn Executor, inputs: &[Answer], limit: u32) -> Result<(), String> {
+pub(super) fn check(run: &Run<'_>, inputs: &[Answer], limit: u32) -> Result<(), String> {
     let until = now() + TIME_LIMIT;
-    let alone = answers_alone(executor, inputs)?;
+    let alone = answers_alone(run, inputs)?;
     for rows in batch_sizes(limit) {
         if now() > until {
             return Ok(());
@@ -37,15 +37,15 @@ pub(super) fn check(executor: &dyn Executor, inputs: &[Answer], limit: u32) -> R
         let Some(batch) = batch else {
             return Ok(());
         };
-        check_batch(executor, &batch, rows, &alone)?;
+        check_batch(run, &batch, rows, &alone)?;
     }
     let uneven: Vec<Answer> = inputs.iter().map(uneven).collect();
     // The program may refuse such numbers.
-    if let Ok(alone) = answers_alone(executor, &uneven)
+    if let Ok(alone) = answers_alone(run, &uneven)
         && now() < until
     {
         let rows = alone.len() as u32;
-        check_batch(executor, &uneven, rows, &alone)
+        check_batch(run, &uneven, rows, &alone)
             .map_err(|difference| format!("{difference} (rows of very different magnitude)"))?;
     }
     Ok(())
@@ -61,24 +61,23 @@ fn batch_sizes(limit: u32) -> impl Iterator<Item = u32> {
 }
 
 /// Returns the answer of each row alone.
-fn answers_alone(executor: &dyn Executor, inputs: &[Answer]) -> Result<Vec<Vec<Answer>>, String> {
+fn answers_alone(run: &Run<'_>, inputs: &[Answer]) -> Result<Vec<Vec<Answer>>, String> {
     let row = |row: usize| {
         let inputs: Option<Vec<Answer>> = inputs.iter().map(|i| row_of(i, row)).collect();
         let inputs = inputs.ok_or("a row is too large")?;
-        run_with(executor, &inputs)
-            .map_err(|e| format!("it answers a batch, and a row alone not: {e}"))
+        run(&inputs).map_err(|e| format!("it answers a batch, and a row alone not: {e}"))
     };
     (0..rows_of(inputs)).map(row).collect()
 }
 
 /// Checks a batch whose rows are those of `alone` in turn: the first of each, and the last one.
 fn check_batch(
-    executor: &dyn Executor,
+    run: &Run<'_>,
     batch: &[Answer],
     rows: u32,
     alone: &[Vec<Answer>],
 ) -> Result<(), String> {
-    let answers = run_with(executor, batch)
+    let answers = run(batch)
         .map_err(|e| format!("it answers a row alone, and a batch of {rows} not: {e}"))?;
     let first = |answer: &Answer| answer.header.shape().dims().first().copied();
     if let Some(i) = { answers.iter() }.position(|answer| first(answer) != Some(rows.into())) {

@@ -47,7 +47,7 @@ pub(in crate::executor) fn try_outputs(
         let several = run(executor, program, Sample { rows, ..sample });
         // With many rows there may be too little memory.
         let inputs = several.map_or(inputs, |(inputs, _)| inputs);
-        rows::check(executor, &inputs, limit)?;
+        rows::check(&|inputs| run_with(executor, inputs), &inputs, limit)?;
         for output in &mut outputs {
             output.shape[0] = Dim::Any;
         }
@@ -168,10 +168,7 @@ fn run(
 }
 
 /// Runs the program on these inputs.
-pub(super) fn run_with(
-    executor: &dyn Executor,
-    inputs: &[Answer],
-) -> Result<Vec<Answer>, ExecutionError> {
+fn run_with(executor: &dyn Executor, inputs: &[Answer]) -> Result<Vec<Answer>, ExecutionError> {
     let headers: Vec<TensorHeader> = inputs.iter().map(|input| input.header.clone()).collect();
     let mut batch = executor.prepare(&headers)?;
     for (i, input) in inputs.iter().enumerate() {
