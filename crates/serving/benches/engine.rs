@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{Discipline, Time};
+use packhorse_cluster::{Discipline, Priority, Time};
 use packhorse_contention::ServiceTimes;
 use packhorse_serving::{
     Action, BatchKey, DeviceKey, DeviceSharing, Engine, EngineConfig, Event, ModelKey, ModelLimits,
@@ -64,7 +64,14 @@ fn engine(
         queue_limit: 1 << 20,
     };
     for model in (0..models).map(ModelKey) {
-        engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
+        engine.handle(
+            Time::ZERO,
+            Event::ModelUpdated {
+                model,
+                limits,
+                priority: Priority::default(),
+            },
+        );
     }
     let service = ServiceTimes::from_times((1..=BATCH_SIZE as usize).map(compute).collect());
     for replica in 0..models * replicas {

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{Priority, Time};
 
 use crate::{
     BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey, replica::HeldBatch,
@@ -52,6 +52,8 @@ pub(crate) struct DevicePool {
     /// The bytes of those that are there, or on their way.
     used: u64,
     members: BTreeMap<ReplicaKey, Member>,
+    /// The number of members of each priority.
+    priorities: BTreeMap<Priority, usize>,
     /// The resident members with waiting requests.
     pub(crate) waiting: WaitingMembers,
     away: Vec<AwayBatch>,
@@ -72,6 +74,7 @@ pub(crate) struct DevicePool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) model: ModelKey,
+    priority: Priority,
     /// The bytes of its weights.
     weights: u64,
     /// The time to copy them.
@@ -119,7 +122,7 @@ struct AwayBatch {
 }
 
 /// The used part of a device's multiprocessors from each time on, ascending by time; the first is the present.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     used: [(Time, f64); MOST_AWAY + 1],
     len: usize,
@@ -134,11 +137,29 @@ impl Room {
             .map(|(at, _)| *at)
             .expect("nothing is used in the end")
     }
+
+    /// Returns the room that is left beside one more batch, which uses a part of the multiprocessors until a time after the present.
+    pub(crate) fn beside(&self, until: Time, utilization: f64) -> Self {
+        let mut room = *self;
+        let place = room.used[..room.len].partition_point(|(at, _)| *at < until);
+        for (_, used) in &mut room.used[..place] {
+            *used += utilization;
+        }
+        room.used.copy_within(place..room.len, place + 1);
+        room.used[place] = (until, self.used[place - 1].1);
+        room.len += 1;
+        room
+    }
 }
 
 impl DevicePool {
     pub(crate) fn member(&self, replica: ReplicaKey) -> Option<&Member> {
         self.members.get(&replica)
+    }
+
+    /// Returns the models of the members.
+    pub(crate) fn models(&self) -> BTreeSet<ModelKey> {
+        self.members.values().map(|member| member.model).collect()
     }
 
     /// Returns the member whose batch the device gets next.
@@ -149,6 +170,40 @@ impl DevicePool {
     /// Returns true if a decision is under way or scheduled, or none can be made before a batch is back.
     pub(crate) fn is_attended(&self) -> bool {
         self.is_deciding || self.wake.is_some() || self.is_blocked
+    }
+
+    /// Counts a member of a priority.
+    fn add_priority(&mut self, priority: Priority) {
+        *self.priorities.entry(priority).or_default() += 1;
+        self.note_lowest();
+    }
+
+    /// Counts a member of a priority no longer.
+    fn remove_priority(&mut self, priority: Priority) {
+        let members = self.priorities.get_mut(&priority);
+        let members = members.expect("members are counted");
+        *members -= 1;
+        if *members == 0 {
+            self.priorities.remove(&priority);
+        }
+        self.note_lowest();
+    }
+
+    fn note_lowest(&mut self) {
+        let lowest = self.priorities.first_key_value();
+        self.waiting
+            .set_lowest(lowest.map(|(priority, _)| *priority));
+    }
+
+    /// Changes the priority of a member, which waits no longer until it is told anew that requests of it wait.
+    pub(crate) fn set_priority(&mut self, replica: ReplicaKey, priority: Priority) {
+        let Some(member) = self.members.get_mut(&replica) else {
+            return;
+        };
+        let before = std::mem::replace(&mut member.priority, priority);
+        self.waiting.remove(replica);
+        self.add_priority(priority);
+        self.remove_priority(before);
     }
 
     fn is_full(&self, now: Time) -> bool {
@@ -213,7 +268,8 @@ impl DevicePool {
         evicted
     }
 
-    /// Has the members leave the device that were not used for the longest time, those without waiting requests first, until so many bytes fit.
+    /// Has the members leave the device that were not used for the longest time, those without waiting requests and of the lowest priority first, until so many
+    /// bytes fit.
     fn make_room(&mut self, bytes: u64) -> Vec<ReplicaKey> {
         let mut evicted = Vec::new();
         if self.used.saturating_add(bytes) <= self.memory {
@@ -221,7 +277,8 @@ impl DevicePool {
         }
         let order = |(replica, _): &(ReplicaKey, u64)| {
             let waits = self.waiting.contains(*replica);
-            (waits, self.members[replica].used, *replica)
+            let Member { priority, used, .. } = self.members[replica];
+            (waits, priority, used, *replica)
         };
         let mut idle: Vec<(ReplicaKey, u64)> = self.evictable().collect();
         idle.sort_by_key(order);
@@ -293,7 +350,7 @@ impl DevicePools {
         now: Time,
         device: DeviceKey,
         replica: ReplicaKey,
-        model: ModelKey,
+        (model, priority): (ModelKey, Priority),
         parameters: &PoolMember,
     ) -> bool {
         let pool = self.pools.entry(device).or_default();
@@ -303,6 +360,7 @@ impl DevicePools {
         pool.used += if resident { parameters.weights } else { 0 };
         let member = Member {
             model,
+            priority,
             weights: parameters.weights,
             load: parameters.load,
             residency: if resident {
@@ -316,6 +374,7 @@ impl DevicePools {
             refused_until: Time::ZERO,
         };
         pool.members.insert(replica, member);
+        pool.add_priority(priority);
         resident
     }
 
@@ -339,6 +398,7 @@ impl DevicePools {
         let Some(member) = pool.members.remove(&replica) else {
             return;
         };
+        pool.remove_priority(member.priority);
         if member.residency != Residency::Warm {
             pool.used -= member.weights;
         }

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{Discipline as DisciplineName, Time};
+use packhorse_cluster::{Discipline as DisciplineName, Priority, Time};
 use rustc_hash::FxHashMap;
 
 pub use parts::EnginePart;
@@ -65,14 +65,14 @@ const SAFE_SLACK: Duration = Duration::from_secs(2);
 /// ```
 /// use std::time::Duration;
 ///
-/// use packhorse_cluster::Time;
+/// use packhorse_cluster::{Priority, Time};
 /// use packhorse_contention::ServiceTimes;
 /// use packhorse_serving::*;
 ///
 /// let mut engine = Engine::new(EngineConfig::default());
 /// let (model, replica) = (ModelKey(0), ReplicaKey(0));
 /// let limits = ModelLimits { max_batch_rows: 2, max_batch_bytes: 1 << 20, queue_limit: 100 };
-/// engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
+/// engine.handle(Time::ZERO, Event::ModelUpdated { model, limits, priority: Priority::default() });
 /// let parameters = ReplicaParameters {
 ///     model,
 ///     batch_size: 2,
@@ -131,6 +131,7 @@ pub struct Engine {
 struct Model {
     /// The limits; `None` once the model was removed and only its replicas still drain.
     limits: Option<ModelLimits>,
+    priority: Priority,
     /// The model that takes the requests which this one cannot answer in time.
     fallback: Option<ModelKey>,
     queue: Queue,
@@ -227,11 +228,11 @@ impl Engine {
     /// Handles an event. Panics if a request or replica arrives under a number that is in use, or a request without rows.
     pub fn handle(&mut self, now: Time, event: Event) {
         match event {
-            Event::ModelUpdated { model, limits } => {
-                self.models.entry(model).or_default().limits = Some(limits);
-                self.schedule_decision(now, model);
-                self.tell_pools(now, model);
-            }
+            Event::ModelUpdated {
+                model,
+                limits,
+                priority,
+            } => self.model_updated(now, model, limits, priority),
             Event::ModelRemoved { model } => self.model_removed(now, model),
             Event::ReplicaReady {
                 replica,
@@ -375,6 +376,7 @@ impl Engine {
         Some(ModelView {
             now,
             limits: model.limits.as_ref()?,
+            priority: model.priority,
             queue: &model.queue,
             pool: &model.pool,
             overloaded: &self.overloaded,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use packhorse_cluster::Priority;
+
 use crate::{
     BatchKey, ModelKey, ModelLimits, ReplicaKey, ReplicaParameters, Request, RequestKey,
     RequestOutcome, TenantKey,
@@ -12,12 +14,14 @@ use crate::{
 /// Events about a replica, batch or request that the engine no longer has are ignored: they were on their way when it ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A model takes requests from now on, or its limits changed.
+    /// A model takes requests from now on, or its limits or its priority changed.
     ModelUpdated {
         /// The model.
         model: ModelKey,
         /// Its limits.
         limits: ModelLimits,
+        /// Its priority over the other models of its devices.
+        priority: Priority,
     },
     /// Another model takes the requests that a model cannot answer in time, at their arrival or because they waited in vain. Both answer the
     /// same requests; the driver chooses the fallbacks so that none leads back to a model before it.

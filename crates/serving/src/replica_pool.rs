@@ -301,6 +301,12 @@ impl ReplicaPool {
         self.replicas.keys().copied()
     }
 
+    /// Returns all replicas, with their devices.
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (ReplicaKey, DeviceKey)> {
+        let replicas = self.replicas.iter();
+        replicas.map(|(key, replica)| (*key, replica.device()))
+    }
+
     /// Returns the devices of all replicas; one with several is returned as often.
     pub(crate) fn devices(&self) -> impl Iterator<Item = DeviceKey> {
         self.replicas.values().map(Replica::device)

@@ -144,13 +144,17 @@ impl DataPlane {
             self.counts.resize_with(index + 1, RequestCounts::default);
             self.misses.resize_with(index + 1, MissedRequests::default);
         }
+        let updated = Event::ModelUpdated {
+            model: key,
+            limits,
+            priority: spec.priority,
+        };
         let family = spec.family().cloned();
         self.served[index] = Some(ServedModel {
             key,
             spec,
             first: index,
         });
-        let updated = Event::ModelUpdated { model: key, limits };
         self.engine.handle(now, updated);
         if let Some(family) = family {
             self.set_fallbacks(now, &family);

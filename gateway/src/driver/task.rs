@@ -202,8 +202,13 @@ impl Driver {
             max_batch_bytes: MAX_BATCH_BYTES,
             queue_limit: model.queue_limit,
         };
+        let updated = Event::ModelUpdated {
+            model: key,
+            limits,
+            priority: model.spec.priority,
+        };
         self.models.insert(key, model);
-        self.handle_event(now, Event::ModelUpdated { model: key, limits });
+        self.handle_event(now, updated);
     }
 
     /// Ends a model that is no longer served: its replicas answer what they have.

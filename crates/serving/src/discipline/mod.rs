@@ -14,7 +14,9 @@ mod test_run;
 pub(crate) use decision::Decision;
 pub(crate) use interface::Discipline;
 pub(crate) use model_view::ModelView;
-pub(crate) use pooled::{PooledBatch, PooledChoice, choose as choose_pooled, estimate_next};
+pub(crate) use pooled::{
+    PooledBatch, PooledChoice, choose as choose_pooled, estimate_next, estimate_work,
+};
 
 use packhorse_cluster::Discipline as Name;
 

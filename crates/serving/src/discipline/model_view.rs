@@ -1,6 +1,6 @@
 //! The state that a discipline decides on: one model at one moment.
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{Priority, Time};
 
 use super::decision::Decision;
 use crate::{
@@ -16,6 +16,7 @@ use crate::{
 pub(crate) struct ModelView<'a> {
     pub(crate) now: Time,
     pub(crate) limits: &'a ModelLimits,
+    pub(crate) priority: Priority,
     pub(crate) queue: &'a Queue,
     pub(crate) pool: &'a ReplicaPool,
     pub(crate) overloaded: &'a OverloadedModels,

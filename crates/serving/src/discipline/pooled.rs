@@ -2,13 +2,15 @@
 //!
 //! - **Batch.** The requests from a leader on that are in time together. Where the first one is nearly due and would keep the batch small, a later
 //!   leader may get more done; those before it are left to other devices, or to the next batch.
-//! - **Comparison.** Batches that would be late behind another one go first, and among them the one with the most rows per second of the device's time: where
-//!   not all can be in time, that is what counts. If none is urgent, the batch goes first that comes nearest to the model's best rate: it
-//!   would gain least by waiting.
+//! - **Comparison.** Batches that would be late behind another one go first, and among them those of the models of the highest priority, and the one with
+//!   the most rows per second of the device's time: where not all can be in time, that is what counts. If none is urgent, the batch goes first that
+//!   comes nearest to the model's best rate: it would gain least by waiting.
+//! - **Giving way.** A batch is not computed before those of models of a higher priority if one of them would be late behind it, urgent or not: all that waits
+//!   for these models is computed one after the other, as if more were waiting than is.
 
 use std::{cmp::Ordering, time::Duration};
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{Priority, Time};
 
 use super::{
     decision::Decision,
@@ -19,7 +21,7 @@ use crate::{
     device_pool::Room,
     queue::{QueuedRequest, Ticket},
     replica::{Forecast, Replica},
-    waiting_members::NextBatch,
+    waiting_members::{NextBatch, WaitingWork},
 };
 
 /// The time that an urgent batch has left at most: about as long as a batch of another model takes. With thirty models on four to six devices 15 to
@@ -55,7 +57,12 @@ pub(crate) struct PooledBatch {
     pub(crate) send_at: Time,
     /// The same, if it grows until then as it has grown so far.
     pub(crate) send_grown_at: Time,
+    pub(crate) priority: Priority,
     is_urgent: bool,
+    /// The time at which it would be back, if it were sent now.
+    pub(crate) end: Time,
+    /// The part of the multiprocessors that it uses.
+    utilization: f64,
     /// The time that is left when it is computed.
     slack: Duration,
     /// The rows per second of the device's time, with that in which the device would wait for the batch.
@@ -75,8 +82,19 @@ impl PooledBatch {
             }
         };
         let by_urgency = self.is_urgent.cmp(&other.is_urgent);
+        let by_urgency = if self.is_urgent {
+            by_urgency.then(self.priority.cmp(&other.priority))
+        } else {
+            by_urgency
+        };
         let by_merit = by_urgency.then(merit(self).total_cmp(&merit(other)));
         by_merit.then(other.slack.cmp(&self.slack)) == Ordering::Greater
+    }
+
+    /// Returns true if it begins no later where another one is computed first, for the device has room for both.
+    pub(crate) fn fits_beside(&self, other: &Self, room: &Room) -> bool {
+        let beside = room.beside(other.end, other.utilization);
+        beside.from(self.utilization) <= room.from(self.utilization)
     }
 
     pub(crate) fn is_urgent(&self) -> bool {
@@ -103,6 +121,32 @@ pub(crate) fn estimate_next(now: Time, replica: &Replica, due: Time, rows: u64) 
     }
 }
 
+/// Returns what is expected of all rows that wait for a model with so many replicas, of which this is one, and of those that come while another batch is
+/// computed. The earliest deadline is `due`.
+pub(crate) fn estimate_work(
+    now: Time,
+    replica: &Replica,
+    due: Time,
+    rows: u64,
+    replicas: usize,
+) -> WaitingWork {
+    // An estimate stays until the rows have another magnitude.
+    let rows = rows
+        .checked_ilog2()
+        .map_or(0, |order| u64::MAX >> (62_u32.saturating_sub(order)));
+    let most = replica.batch_size().min(replica.rows_limit());
+    let first = u32::try_from(rows).map_or(most, |rows| rows.clamp(1, most));
+    let forecast = replica.expectation(now);
+    let rate = forecast.best_rate() * replicas.max(1) as f64;
+    let behind = rows.saturating_sub(first.into()) as f64 / rate;
+    let behind = Duration::try_from_secs_f64(behind).unwrap_or(Duration::MAX);
+    let time = forecast.compute(first).saturating_add(behind);
+    WaitingWork {
+        start_by: due.saturating_sub(time.saturating_add(replica.margin(now))),
+        time,
+    }
+}
+
 /// Returns what a device with this room can do for a model whose weights it has.
 pub(crate) fn choose(
     view: ModelView<'_>,
@@ -119,6 +163,7 @@ pub(crate) fn choose(
         utilization: &|rows| member.utilization(rows),
         forecast: replica.expectation(view.now),
         margin: replica.margin(view.now),
+        priority: view.priority,
     };
     let most_rows = replica.rows_limit().min(view.limits.max_batch_rows);
     let mut best: Option<PooledBatch> = None;
@@ -160,6 +205,7 @@ struct OnDevice<'a> {
     utilization: &'a dyn Fn(u32) -> f64,
     forecast: Forecast<'a>,
     margin: Duration,
+    priority: Priority,
 }
 
 impl OnDevice<'_> {
@@ -194,9 +240,12 @@ impl OnDevice<'_> {
         limit: u32,
         due: Time,
     ) -> PooledBatch {
-        let (rows, free) = (batch.rows, self.free(batch.rows));
+        let rows = batch.rows;
+        let utilization = (self.utilization)(rows);
+        let free = self.room.from(utilization);
         let rate = self.rate(rows);
-        let slack = due.saturating_since(self.finish(rows));
+        let end = self.finish(rows);
+        let slack = due.saturating_since(end);
         let sent_with = |rows| free.saturating_sub(self.forecast.overhead(rows));
         let age = self.now.saturating_since(leader.arrived).max(SHORTEST_AGE);
         let left = free.saturating_since(self.now);
@@ -209,7 +258,10 @@ impl OnDevice<'_> {
             batch,
             send_at: sent_with(rows),
             send_grown_at: sent_with(grown),
+            priority: self.priority,
             is_urgent: slack < URGENT,
+            end,
+            utilization,
             slack,
             rate,
             efficiency: rate / self.forecast.best_rate(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use packhorse_cluster::{Discipline as Name, Time};
+use packhorse_cluster::{Discipline as Name, Priority, Time};
 use packhorse_contention::ServiceTimes;
 
 use crate::{
@@ -41,6 +41,7 @@ impl Run {
             Event::ModelUpdated {
                 model: MODEL,
                 limits,
+                priority: Priority::default(),
             },
         );
         for key in 0..replicas {

@@ -1,14 +1,16 @@
 //! The engine's pools: which member of a device's pool computes next, and whose weights are copied to the device.
 
-use std::mem;
+use std::{cmp::Reverse, mem};
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{Priority, Time};
 
 use super::Engine;
 use crate::{
     Action, BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey,
     device_pool::{DevicePool, Residency, Room},
-    discipline::{Decision, ModelView, PooledBatch, PooledChoice, choose_pooled, estimate_next},
+    discipline::{
+        Decision, ModelView, PooledBatch, PooledChoice, choose_pooled, estimate_next, estimate_work,
+    },
     queue::{QueuedRequest, Ticket},
     replica::Replica,
 };
@@ -29,6 +31,37 @@ enum NextStep {
     Wait(Option<Time>),
 }
 
+/// The batches that a device could compute next, as far as they were looked at.
+#[derive(Default)]
+struct Comparison {
+    best: Option<(PooledBatch, ReplicaKey)>,
+    /// The first time at which one of them should be sent.
+    first_sent: Option<Time>,
+    /// The requests that cannot be answered in time any more.
+    hopeless: Vec<(ReplicaKey, Ticket)>,
+    /// The members that have nothing which would be in time.
+    useless: Vec<ReplicaKey>,
+}
+
+impl Comparison {
+    fn add(&mut self, replica: ReplicaKey, choice: &PooledChoice) {
+        match *choice {
+            PooledChoice::None => self.useless.push(replica),
+            PooledChoice::Hopeless(ticket) => self.hopeless.push((replica, ticket)),
+            PooledChoice::Batch(batch) => {
+                self.note_sent(Some(batch.send_grown_at));
+                if self.best.is_none_or(|(best, _)| batch.goes_before(&best)) {
+                    self.best = Some((batch, replica));
+                }
+            }
+        }
+    }
+
+    fn note_sent(&mut self, sent: Option<Time>) {
+        self.first_sent = self.first_sent.into_iter().chain(sent).min();
+    }
+}
+
 impl Engine {
     /// Adds a replica to its device's pool.
     pub(super) fn join_pool(
@@ -39,11 +72,37 @@ impl Engine {
         device: DeviceKey,
         member: &PoolMember,
     ) {
-        let resident = self.pools.join(now, device, replica, model, member);
+        let priority = self.models[&model].priority;
+        let lowest = self.lowest_priority(device);
+        let resident = self
+            .pools
+            .join(now, device, replica, (model, priority), member);
         if member.resident && !resident {
             self.actions.push_back(Action::Unload { replica });
         }
+        self.priorities_changed(now, device, lowest);
         self.tell_pools(now, model);
+    }
+
+    /// Returns the lowest priority of the members of a device's pool.
+    pub(super) fn lowest_priority(&self, device: DeviceKey) -> Option<Priority> {
+        self.pools.get(device)?.waiting.lowest()
+    }
+
+    /// Has the members of a device's pool note what waits for them, if there is a lower priority than before: others may have to give way to them now.
+    pub(super) fn priorities_changed(
+        &mut self,
+        now: Time,
+        device: DeviceKey,
+        lowest: Option<Priority>,
+    ) {
+        if self.lowest_priority(device) < lowest
+            && let Some(pool) = self.pools.get(device)
+        {
+            for model in pool.models() {
+                self.tell_pools(now, model);
+            }
+        }
     }
 
     /// Has the pools of a model's devices take note that its queue has changed, if it has changed much: they consider models in the order of estimates.
@@ -78,8 +137,11 @@ impl Engine {
             let is_resident = pool.residency(replica) == Some(Residency::Resident);
             match (due, model.pool.get(replica)) {
                 (Some(due), Some(on)) if is_resident => {
-                    pool.waiting
-                        .insert(replica, estimate_next(now, on, due, rows));
+                    let next = estimate_next(now, on, due, rows);
+                    let goes_before = pool.waiting.may_go_before(model.priority);
+                    let work = goes_before
+                        .then(|| estimate_work(now, on, due, model.queue.rows(), model.pool.len()));
+                    pool.waiting.insert(replica, model.priority, next, work);
                     if !pool.is_attended() {
                         self.pools.schedule(device, Some(now));
                     }
@@ -179,12 +241,24 @@ impl Engine {
         room: &Room,
     ) -> NextStep {
         let key = self.replicas[&replica];
-        match self.choose_on(now, replica, key, room) {
+        match self.choose_on(now, replica, room) {
             PooledChoice::Batch(batch) if batch.send_at > now => {
                 let grown = Some(batch.send_grown_at).filter(|at| *at > now);
                 NextStep::Wait(Some(grown.unwrap_or(batch.send_at)))
             }
             PooledChoice::Batch(batch) => {
+                let mut compared = Comparison::default();
+                let higher = self.gives_way_to(now, device, &batch, room, &mut compared);
+                if !compared.hopeless.is_empty() {
+                    return self.hopeless(&compared.hopeless);
+                }
+                if let Some((_, higher)) = higher {
+                    // It has come since the device was reserved.
+                    self.release(now, device);
+                    let model = self.replicas[&higher];
+                    self.pools.reserve(device, Some((higher, model)));
+                    return NextStep::Again;
+                }
                 self.pools.reserve(device, None);
                 let view = self.view(now, &self.models[&key]);
                 let decision = view.map(|view| batch.dispatch(view, replica));
@@ -193,7 +267,7 @@ impl Engine {
                 }
                 NextStep::Again
             }
-            PooledChoice::Hopeless(ticket) => NextStep::Hopeless(vec![(key, ticket)]),
+            PooledChoice::Hopeless(ticket) => self.hopeless(&[(replica, ticket)]),
             PooledChoice::None => {
                 self.release(now, device);
                 NextStep::Again
@@ -211,14 +285,8 @@ impl Engine {
     }
 
     /// Returns what a device with this room can do for a member.
-    fn choose_on(
-        &self,
-        now: Time,
-        replica: ReplicaKey,
-        model: ModelKey,
-        room: &Room,
-    ) -> PooledChoice {
-        let model = &self.models[&model];
+    fn choose_on(&self, now: Time, replica: ReplicaKey, room: &Room) -> PooledChoice {
+        let model = &self.models[&self.replicas[&replica]];
         let on = model.pool.get(replica).filter(|on| on.takes_pooled());
         match (self.view(now, model), on) {
             (Some(view), Some(on)) => choose_pooled(view, replica, on, room),
@@ -231,47 +299,74 @@ impl Engine {
         let pool = self.pools.get_mut(device).expect("the caller has it");
         pool.waiting.become_urgent(room.from(1.0));
         let pool = self.pools.get(device).expect("just seen");
-        let mut best: Option<(PooledBatch, ReplicaKey, ModelKey)> = None;
-        let mut first_sent: Option<Time> = None;
-        let (mut hopeless, mut useless) = (Vec::new(), Vec::new());
-        let mut examine = |replica: ReplicaKey, key: ModelKey| {
-            match self.choose_on(now, replica, key, room) {
-                PooledChoice::None => useless.push(replica),
-                PooledChoice::Hopeless(ticket) => hopeless.push((key, ticket)),
-                PooledChoice::Batch(batch) => {
-                    let sent = first_sent.into_iter().chain(Some(batch.send_grown_at));
-                    first_sent = sent.min();
-                    if best.is_none_or(|(best, ..)| batch.goes_before(&best)) {
-                        best = Some((batch, replica, key));
-                    }
-                }
-            }
-            best.is_some_and(|(best, ..)| best.is_urgent())
-        };
-        let open = |replica: ReplicaKey| {
-            let key = self.replicas[&replica];
-            (!self.pools.is_reserved(key)).then_some((replica, key))
-        };
-        let urgent = pool.waiting.urgent().filter_map(open).take(MOST_EXAMINED);
-        let found = { urgent }.fold(false, |_, (replica, key)| examine(replica, key));
-        if !found {
-            for (replica, key) in pool.waiting.others().filter_map(open).take(MOST_EXAMINED) {
-                examine(replica, key);
+        let mut compared = Comparison::default();
+        for replica in self.open(pool.waiting.urgent()) {
+            compared.add(replica, &self.choose_on(now, replica, room));
+        }
+        if !compared.best.is_some_and(|(best, _)| best.is_urgent()) {
+            for replica in self.open(pool.waiting.others()) {
+                compared.add(replica, &self.choose_on(now, replica, room));
             }
         }
-        if !hopeless.is_empty() {
-            return NextStep::Hopeless(hopeless);
+        while let Some((best, _)) = compared.best {
+            match self.gives_way_to(now, device, &best, room, &mut compared) {
+                Some(higher) => compared.best = Some(higher),
+                None => break,
+            }
         }
-        let moved = self.put_last(device, &useless);
-        match best {
+        if !compared.hopeless.is_empty() {
+            return self.hopeless(&compared.hopeless);
+        }
+        let moved = self.put_last(device, &compared.useless);
+        match compared.best {
             None if moved => NextStep::Again,
             None => NextStep::Wait(None),
-            Some(_) if first_sent > Some(now) => NextStep::Wait(first_sent),
-            Some((_, replica, key)) => {
-                self.pools.reserve(device, Some((replica, key)));
+            Some(_) if compared.first_sent > Some(now) => NextStep::Wait(compared.first_sent),
+            Some((_, replica)) => {
+                let model = self.replicas[&replica];
+                self.pools.reserve(device, Some((replica, model)));
                 NextStep::Again
             }
         }
+    }
+
+    /// Returns those of these members whose models no device is reserved for; not more than are examined.
+    fn open(&self, members: impl Iterator<Item = ReplicaKey>) -> impl Iterator<Item = ReplicaKey> {
+        let is_open = |replica: &ReplicaKey| !self.pools.is_reserved(self.replicas[replica]);
+        members.filter(is_open).take(MOST_EXAMINED)
+    }
+
+    /// Returns the batch of a higher priority that goes before this one, if one of them would be late behind it.
+    fn gives_way_to(
+        &self,
+        now: Time,
+        device: DeviceKey,
+        batch: &PooledBatch,
+        room: &Room,
+        compared: &mut Comparison,
+    ) -> Option<(PooledBatch, ReplicaKey)> {
+        let pool = self.pools.get(device)?;
+        let late = { &pool.waiting }.late_above(batch.priority, batch.end, MOST_EXAMINED);
+        if late.is_empty() {
+            return None;
+        }
+        let mut higher = Comparison::default();
+        for replica in self.open(late.into_iter()) {
+            let choice = self.choose_on(now, replica, room);
+            if !matches!(&choice, PooledChoice::Batch(other) if other.fits_beside(batch, room)) {
+                higher.add(replica, &choice);
+            }
+        }
+        compared.hopeless.append(&mut higher.hopeless);
+        compared.useless.append(&mut higher.useless);
+        compared.note_sent(higher.first_sent);
+        higher.best
+    }
+
+    /// Returns the step that ends requests of members that no device can answer in time any more.
+    fn hopeless(&self, requests: &[(ReplicaKey, Ticket)]) -> NextStep {
+        let of_model = |(replica, ticket): &(ReplicaKey, Ticket)| (self.replicas[replica], *ticket);
+        NextStep::Hopeless(requests.iter().map(of_model).collect())
     }
 
     /// Puts members of a device that have nothing which would be in time there behind the others, and forgets those without requests. Returns true if that
@@ -355,7 +450,7 @@ impl Engine {
         }
     }
 
-    /// Has the weights of models copied that wait for them: those that are due first.
+    /// Has the weights of models copied that wait for them: those of the highest priority, and among them those that are due first.
     pub(super) fn load_cold(&mut self, now: Time) {
         while let Some((replica, device, model)) = self.next_load(now) {
             self.pools.set_cold(model, false);
@@ -395,7 +490,8 @@ impl Engine {
             let (loaded, _, device, replica) = places.min()?;
             let compute = { model.pool.get(replica)? }.expectation(now).compute(1);
             let late = loaded + compute > due;
-            Some(((late, due), replica, device, key))
+            let order = (late, Reverse(model.priority), due);
+            Some((order, replica, device, key))
         });
         let (_, replica, device, key) = loads.min()?;
         Some((replica, device, key))

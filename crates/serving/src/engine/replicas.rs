@@ -2,14 +2,38 @@
 
 use std::mem;
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{Priority, Time};
 
 use super::{Engine, Model};
 use crate::{
-    Action, DeviceKey, DeviceSharing, ModelKey, ReplicaKey, ReplicaParameters, RequestOutcome,
+    Action, DeviceKey, DeviceSharing, ModelKey, ModelLimits, ReplicaKey, ReplicaParameters,
+    RequestOutcome,
 };
 
 impl Engine {
+    pub(super) fn model_updated(
+        &mut self,
+        now: Time,
+        key: ModelKey,
+        limits: ModelLimits,
+        priority: Priority,
+    ) {
+        let model = self.models.entry(key).or_default();
+        model.limits = Some(limits);
+        if mem::replace(&mut model.priority, priority) != priority {
+            let members: Vec<_> = model.pool.placed().collect();
+            for (replica, device) in members {
+                let lowest = self.lowest_priority(device);
+                if let Some(pool) = self.pools.get_mut(device) {
+                    pool.set_priority(replica, priority);
+                }
+                self.priorities_changed(now, device, lowest);
+            }
+        }
+        self.schedule_decision(now, key);
+        self.tell_pools(now, key);
+    }
+
     pub(super) fn model_removed(&mut self, now: Time, key: ModelKey) {
         let Some(model) = self.models.get_mut(&key) else {
             return;

@@ -4,7 +4,7 @@ use packhorse_contention::ServiceTimes;
 
 use super::*;
 use crate::{
-    BatchError, DeadlineOptions, DeviceKey, DeviceSharing, PoolMember, ReplicaParameters,
+    BatchError, DeadlineOptions, DeviceKey, DeviceSharing, PoolMember, Refusal, ReplicaParameters,
     ShapeClass, TenantKey,
 };
 
@@ -12,6 +12,7 @@ mod fairness;
 mod neighbours;
 mod parts;
 mod pools;
+mod priorities;
 mod properties;
 mod scenarios;
 mod turns;

@@ -13,6 +13,7 @@ mod histories;
 mod leases;
 mod measurements;
 mod plans;
+mod priorities;
 mod requests;
 mod restarts;
 mod service_classes;

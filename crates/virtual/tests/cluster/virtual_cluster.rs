@@ -2,7 +2,7 @@
 //! not wait for their answers.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     ops::{Deref, DerefMut},
     time::Duration,
@@ -18,8 +18,13 @@ use packhorse_control::{
     Assumptions, Command, CommandError, Config, Notice, PlanningInput, Solution, SolveError,
 };
 use packhorse_reconcile::Task;
-use packhorse_virtual::{Arrivals, Cluster, Environment, Jitter, Node, Store, WorkerBehaviour};
+use packhorse_virtual::{
+    AnsweredBatch, AnsweredRequest, Arrivals, Cluster, EndedRequest, Environment, Jitter, Node,
+    Store, WorkerBehaviour,
+};
 
+/// The SLO of every model.
+const SLO: Duration = Duration::from_millis(200);
 /// The lease of a node.
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
 /// The part of the clients that hang up, and the longest time until they do.
@@ -75,6 +80,8 @@ pub(crate) struct Surroundings {
     /// The way in which the policy's answers are changed.
     pub(crate) policy_fault: PolicyFault,
     pub(crate) notices: Vec<(Time, Notice)>,
+    /// The number of requests of each model that came, and of those that were not answered in time, by its number.
+    pub(crate) requests: BTreeMap<usize, (u64, u64)>,
 }
 
 impl Environment for Surroundings {
@@ -87,6 +94,22 @@ impl Environment for Surroundings {
                 error: "the policy is broken".to_owned(),
             }),
         }
+    }
+
+    fn request_arrived(&mut self, _now: Time, model: usize) {
+        self.requests.entry(model).or_default().0 += 1;
+    }
+
+    fn request_ended(&mut self, _now: Time, request: &EndedRequest) {
+        self.requests.entry(request.model).or_default().1 += 1;
+    }
+
+    fn batch_answered(&mut self, now: Time, batch: &AnsweredBatch, requests: &[AnsweredRequest]) {
+        let late = requests
+            .iter()
+            .filter(|request| now > request.arrived + SLO)
+            .count();
+        self.requests.entry(batch.model).or_default().1 += late as u64;
     }
 
     fn told(&mut self, now: Time, notice: &Notice) {
@@ -133,6 +156,7 @@ impl VirtualCluster {
             solve_ms: settings.solve_delay.as_secs_f64() * 1e3,
             policy_fault: PolicyFault::None,
             notices: Vec::new(),
+            requests: BTreeMap::new(),
         };
         let store = Store::new("00000000000000000000000000000001".parse().unwrap());
         let cluster_settings = packhorse_virtual::Settings {
@@ -307,7 +331,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
             inputs: vec![tensor("x")],
             outputs: vec![tensor("y")],
         },
-        slo: Duration::from_millis(200),
+        slo: SLO,
         rate: RequestsPerSecond::new(rate).ok(),
         rate_mode: RateMode::Max,
         queue_limit: None,

@@ -66,6 +66,7 @@ impl Run {
             Event::ModelUpdated {
                 model: MODEL,
                 limits,
+                priority: Priority::default(),
             },
         );
         let times: Vec<u64> = (1..=BATCH).map(|rows| fixed + per_row * rows).collect();
@@ -245,7 +246,14 @@ fn engine_of_eight() -> (Engine, impl FnMut(&mut Engine, u64, u64, u64) -> Reque
         queue_limit: 1000,
     };
     let model = MODEL;
-    engine.handle(at(0), Event::ModelUpdated { model, limits });
+    engine.handle(
+        at(0),
+        Event::ModelUpdated {
+            model,
+            limits,
+            priority: Priority::default(),
+        },
+    );
     let (replica, parameters) = (ReplicaKey(0), parameters(MODEL, &[50; 8], 2));
     engine.handle(
         at(0),

@@ -103,7 +103,11 @@ impl Cluster {
             queue_limit: 1000,
         };
         let model = MODEL;
-        cluster.handle(Event::ModelUpdated { model, limits });
+        cluster.handle(Event::ModelUpdated {
+            model,
+            limits,
+            priority: Priority::default(),
+        });
         for _ in 0..REPLICAS {
             cluster.happen(Duration::ZERO, Happening::Ready);
         }

@@ -334,7 +334,11 @@ fn engines_that_exchange_their_models_decide_as_one() {
                 max_batch_bytes: 100,
                 queue_limit: 6,
             };
-            let event = Event::ModelUpdated { model, limits };
+            let event = Event::ModelUpdated {
+                model,
+                limits,
+                priority: Priority::default(),
+            };
             twins.handle(model, event.clone(), event);
             twins.add_replica(model, &mut random);
         }
@@ -355,7 +359,14 @@ fn models_are_coupled_by_devices_and_fallbacks_through_others() {
         queue_limit: 6,
     };
     for model in (0..6).map(ModelKey) {
-        engine.handle(Time::ZERO, Event::ModelUpdated { model, limits });
+        engine.handle(
+            Time::ZERO,
+            Event::ModelUpdated {
+                model,
+                limits,
+                priority: Priority::default(),
+            },
+        );
     }
     // 0 and 1 share a device, 1 and 2 another; 3 is the fallback of 2; 4 and 5 are alone.
     for (replica, (model, device)) in [(0, 0), (1, 0), (1, 1), (2, 1), (4, 2), (3, 3)]

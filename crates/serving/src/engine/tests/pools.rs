@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::*;
 
-const LIMITS: ModelLimits = ModelLimits {
+pub(super) const LIMITS: ModelLimits = ModelLimits {
     max_batch_rows: 8,
     max_batch_bytes: 1 << 20,
     queue_limit: 1000,
@@ -15,13 +15,13 @@ const WEIGHTS: u64 = 10;
 
 /// An end that is told to the engine later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Back {
+pub(super) enum Back {
     Weights(ReplicaKey),
     Batch(BatchKey, Duration, Duration),
 }
 
 /// Devices that have all models, each with room for some.
-struct Devices {
+pub(super) struct Devices {
     engine: Engine,
     now: Time,
     models: u32,
@@ -33,18 +33,19 @@ struct Devices {
     copied: Vec<Time>,
     back: BinaryHeap<Reverse<(Time, Back)>>,
     /// The batches, with the model and the number of requests, by their ends.
-    computed: Vec<(Time, u32, usize)>,
-    loads: Vec<u32>,
+    pub(super) computed: Vec<(Time, u32, usize)>,
+    pub(super) loads: Vec<u32>,
     /// The number of copies that the workers refuse from now on.
     refusals: u32,
-    evicted: Vec<u32>,
-    expired: Vec<RequestKey>,
+    pub(super) evicted: Vec<u32>,
+    /// The requests that were not answered.
+    pub(super) expired: Vec<RequestKey>,
     next_request: u64,
 }
 
 impl Devices {
     /// Creates devices with room for the weights of so many models. Those of the first ones are there.
-    fn new(devices: u32, room: u64, times: &[&[u64]], load: Duration) -> Self {
+    pub(super) fn new(devices: u32, room: u64, times: &[&[u64]], load: Duration) -> Self {
         let models = u32::try_from(times.len()).unwrap();
         let mut new = Self {
             engine: Engine::new(EngineConfig::default()),
@@ -64,7 +65,11 @@ impl Devices {
         };
         for (number, times) in (0..).zip(times) {
             let (model, limits) = (ModelKey(number), LIMITS);
-            new.handle(Event::ModelUpdated { model, limits });
+            new.handle(Event::ModelUpdated {
+                model,
+                limits,
+                priority: Priority::default(),
+            });
             for device in 0..devices {
                 let member = PoolMember {
                     weights: WEIGHTS,
@@ -88,12 +93,16 @@ impl Devices {
         new
     }
 
-    fn handle(&mut self, event: Event) {
+    pub(super) fn now(&self) -> Time {
+        self.now
+    }
+
+    pub(super) fn handle(&mut self, event: Event) {
         self.engine.handle(self.now, event);
         self.act();
     }
 
-    fn arrive(&mut self, model: u32, allowed: Duration) {
+    pub(super) fn arrive(&mut self, model: u32, allowed: Duration) {
         let request = request(self.next_request, ModelKey(model), self.now + allowed);
         self.next_request += 1;
         self.handle(Event::RequestArrived(request));
@@ -125,7 +134,11 @@ impl Devices {
                 }
                 Action::Unload { replica } => self.evicted.push(replica.0 % self.models),
                 Action::Finish { request, outcome } => {
-                    assert_eq!(outcome, RequestOutcome::Expired);
+                    let refused = RequestOutcome::Refused(Refusal::CannotMeetDeadline);
+                    assert!(
+                        [RequestOutcome::Expired, refused].contains(&outcome),
+                        "{outcome:?}"
+                    );
                     self.expired.push(request);
                 }
                 other => panic!("{other:?}"),
@@ -134,7 +147,7 @@ impl Devices {
     }
 
     /// Lets time pass.
-    fn pass_until(&mut self, until: Time) {
+    pub(super) fn pass_until(&mut self, until: Time) {
         loop {
             let back = self.back.peek().map(|Reverse((at, _))| *at);
             let next = { back.into_iter() }.chain(self.engine.poll_timeout()).min();
@@ -167,7 +180,7 @@ impl Devices {
     }
 
     /// Returns the models of the batches, in the order of their ends.
-    fn models_computed(&mut self) -> Vec<u32> {
+    pub(super) fn models_computed(&mut self) -> Vec<u32> {
         self.computed.sort_unstable();
         self.computed.iter().map(|(_, model, _)| *model).collect()
     }

@@ -44,6 +44,7 @@ enum Step {
         model: u32,
         rows: u32,
         queue: usize,
+        priority: u32,
     },
     ModelRemoved {
         model: u32,
@@ -168,6 +169,7 @@ impl Random {
                 model: self.small(3),
                 rows: 1 + self.small(5),
                 queue: self.small(12) as usize,
+                priority: self.small(10),
             },
             29 => Step::ModelRemoved {
                 model: self.small(24),
@@ -271,6 +273,7 @@ impl CheckedDriver {
                 model,
                 rows: 4,
                 queue: 8,
+                priority: 5,
             });
             driver.apply(Step::ReplicaReady {
                 model,
@@ -293,7 +296,12 @@ impl CheckedDriver {
     fn apply(&mut self, step: Step) {
         match step {
             Step::Pass { millis, punctual } => self.pass(self.now + ms(millis), punctual),
-            Step::ModelUpdated { model, rows, queue } => {
+            Step::ModelUpdated {
+                model,
+                rows,
+                queue,
+                priority,
+            } => {
                 let limits = ModelLimits {
                     max_batch_rows: rows,
                     max_batch_bytes: 10,
@@ -303,6 +311,7 @@ impl CheckedDriver {
                 self.handle(Event::ModelUpdated {
                     model: ModelKey(model),
                     limits,
+                    priority: Priority::new(priority).unwrap(),
                 });
             }
             Step::ModelRemoved { model } => {

@@ -51,6 +51,7 @@ impl Scenario {
             Event::ModelUpdated {
                 model: MODEL,
                 limits,
+                priority: Priority::default(),
             },
         );
         for (key, times) in (0..).zip(replicas) {
@@ -267,6 +268,7 @@ fn a_model_that_does_not_batch_gets_single_requests() {
         Event::ModelUpdated {
             model: MODEL,
             limits,
+            priority: Priority::default(),
         },
     );
     for _ in 0..4 {
@@ -1044,7 +1046,14 @@ fn batch_after(way: u64, shares_memory: bool) -> Vec<String> {
         queue_limit: 20,
     };
     let model = MODEL;
-    scenario.handle(0, Event::ModelUpdated { model, limits });
+    scenario.handle(
+        0,
+        Event::ModelUpdated {
+            model,
+            limits,
+            priority: Priority::default(),
+        },
+    );
     let up = Event::ReplicaReady {
         replica: ReplicaKey(0),
         parameters: ReplicaParameters {
@@ -1138,7 +1147,14 @@ fn with_neighbour(device: u32) -> Scenario {
         max_batch_bytes: 1000,
         queue_limit: 20,
     };
-    scenario.handle(0, Event::ModelUpdated { model, limits });
+    scenario.handle(
+        0,
+        Event::ModelUpdated {
+            model,
+            limits,
+            priority: Priority::default(),
+        },
+    );
     let parameters = ReplicaParameters {
         device: DeviceKey(device),
         ..parameters(model, &[30], 2)
@@ -1265,7 +1281,14 @@ fn hundreds_of_requests_with_a_minute_to_live_hold_nobody_up() {
         max_batch_bytes: 1000,
         queue_limit: 1000,
     };
-    scenario.handle(0, Event::ModelUpdated { model, limits });
+    scenario.handle(
+        0,
+        Event::ModelUpdated {
+            model,
+            limits,
+            priority: Priority::default(),
+        },
+    );
     for _ in 0..260 {
         let request = Request {
             model,

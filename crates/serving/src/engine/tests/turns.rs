@@ -47,6 +47,7 @@ impl Workers {
             workers.handle(Event::ModelUpdated {
                 model,
                 limits: LIMITS,
+                priority: Priority::default(),
             });
             workers.handle(Event::ReplicaReady {
                 replica: ReplicaKey(key),

@@ -20,7 +20,14 @@ impl Variants {
             queue_limit: 3,
         };
         for (model, time) in [(ACCURATE, 40), (CHEAP, 5)] {
-            engine.handle(at(0), Event::ModelUpdated { model, limits });
+            engine.handle(
+                at(0),
+                Event::ModelUpdated {
+                    model,
+                    limits,
+                    priority: Priority::default(),
+                },
+            );
             let ready = Event::ReplicaReady {
                 replica: ReplicaKey(model.0),
                 parameters: parameters(model, &[time], 1),
