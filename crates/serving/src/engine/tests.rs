@@ -52,5 +52,6 @@ fn request(number: u64, model: ModelKey, deadline: Time) -> Request {
         priority: 0,
         may_fall_back: false,
         deadline,
+        load_by: deadline,
     }
 }

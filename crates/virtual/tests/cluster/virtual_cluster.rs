@@ -18,7 +18,9 @@ use packhorse_control::{
     Assumptions, Command, CommandError, Config, Notice, PlanningInput, Solution, SolveError,
 };
 use packhorse_reconcile::Task;
-use packhorse_virtual::{Arrivals, Cluster, Environment, Jitter, Node, Store, WorkerBehaviour};
+use packhorse_virtual::{
+    Arrivals, Cluster, Disk, Environment, Jitter, Node, Store, WorkerBehaviour,
+};
 
 /// The lease of a node.
 pub(crate) const LEASE: Duration = Duration::from_secs(5);
@@ -40,6 +42,8 @@ pub(crate) struct Settings {
     pub(crate) measure: Duration,
     /// True if devices have pools, and batches leave no room for others.
     pub(crate) pools: bool,
+    /// The memory of nodes for weights, and their disks, where not all weights have room there.
+    pub(crate) disk: Option<Disk>,
     /// The seed of everything that is random.
     pub(crate) seed: u64,
 }
@@ -53,6 +57,7 @@ impl Default for Settings {
             load: Duration::from_millis(800),
             measure: Duration::from_secs(3),
             pools: false,
+            disk: None,
             seed: 0,
         }
     }
@@ -141,6 +146,7 @@ impl VirtualCluster {
             max_batch_bytes: 1 << 20,
             jitter: JITTER,
             impatient: IMPATIENT,
+            disk: settings.disk,
             seed: settings.seed,
             ..packhorse_virtual::Settings::new(config)
         };
@@ -311,6 +317,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
         rate: RequestsPerSecond::new(rate).ok(),
         rate_mode: RateMode::Max,
         queue_limit: None,
+        max_cold_wait: None,
         variant: None,
         priority: Priority::default(),
         min_replicas: MinReplicas::default(),
