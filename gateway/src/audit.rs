@@ -67,6 +67,7 @@ impl Act {
                     "priority": spec.priority,
                     "min_replicas": spec.min_replicas,
                     "queue_limit": spec.queue_limit,
+                    "max_cold_wait_ms": spec.max_cold_wait.map(millis),
                     "family": spec.family(),
                     "accuracy": spec.variant.as_ref().map(|variant| variant.accuracy),
                 }))
@@ -161,6 +162,9 @@ fn changes(change: &ModelSpecChange) -> Value {
     }
     if let Some(limit) = change.queue_limit {
         changes["queue_limit"] = json!(limit);
+    }
+    if let Some(wait) = change.max_cold_wait {
+        changes["max_cold_wait_ms"] = json!(wait.map(millis));
     }
     if let Some(family) = &change.family {
         changes["family"] = json!(family);

@@ -55,6 +55,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         priority: Priority::new(8).unwrap(),
         min_replicas: MinReplicas::default(),
         queue_limit: Some(77),
+        max_cold_wait: Some(Duration::from_millis(1500)),
         variant: Some(variant(81.5)),
     }
 }
@@ -365,6 +366,7 @@ async fn models_change_fail_and_go_with_their_profiles() {
         rate_mode: RateMode::Min,
         min_replicas: MinReplicas::default(),
         queue_limit: None,
+        max_cold_wait: None,
         variant: Some(variant(83.0)),
         ..spec("m:1", digest(1))
     };

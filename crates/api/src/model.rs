@@ -64,6 +64,11 @@ pub struct ModelRegistration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub queue_limit: Option<u32>,
+    /// The most milliseconds for which a request that finds the model in its file only waits until it is loaded, 0 to 60000. A request that would wait
+    /// longer is answered 503 with a `Retry-After` at which it should be loaded. If absent, it is `slo_ms`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 60_000)]
+    pub max_cold_wait_ms: Option<u32>,
     /// The family that the model is a variant of, a name that clients use like a model's: a request for it is answered by its most accurate
     /// variant that can be in time. All variants have the same inputs, outputs, `max_batch_size` and `slo_ms`. `accuracy` is then required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -163,6 +168,14 @@ pub struct ModelChange {
     )]
     #[schema(value_type = Option<u32>, minimum = 1, maximum = 1_000_000)]
     pub queue_limit: Option<Option<u32>>,
+    /// The most milliseconds for which a request that finds the model in its file only waits until it is loaded, 0 to 60000; null restores `slo_ms`.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<u32>, maximum = 60_000)]
+    pub max_cold_wait_ms: Option<Option<u32>>,
     /// The family that the model is a variant of; null takes it out of its family. It belongs to all versions: not with `?version`.
     #[serde(
         default,
@@ -263,6 +276,9 @@ pub struct ModelView {
     /// The largest number of requests in the model's queue; null if the gateway's `--queue-limit` applies.
     #[serde(default)]
     pub queue_limit: Option<u32>,
+    /// The most milliseconds for which a request waits while the model is loaded from its file; null if that is `slo_ms`.
+    #[serde(default)]
+    pub max_cold_wait_ms: Option<u32>,
     /// The family that the model is a variant of; null if it is in none.
     #[serde(default)]
     #[schema(value_type = Option<String>)]
@@ -393,7 +409,7 @@ pub struct ReplicaView {
 /// The weights of a replica that shares the memory of its device with more models than fit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WeightsView {
-    /// The place of the weights now: on the device, or in the memory of its node, ready to be copied.
+    /// The place of the weights now: on the device, in the memory of its node, ready to be copied, or in a file of the node only.
     pub residency: Residency,
     /// The bytes that leave the device with them; 0 if they stay.
     #[schema(value_type = u64)]
@@ -401,10 +417,16 @@ pub struct WeightsView {
     /// The bytes of the device that the weights of all its models may have together; null if there is no limit.
     #[schema(value_type = Option<u64>)]
     pub pool_bytes: Option<ByteCount>,
-    /// The time to copy the weights to the device, as the worker measured it, in milliseconds.
+    /// The time to bring the weights to the device from where they are, or were last, as the worker measured it, in milliseconds.
     pub load_ms: f64,
-    /// The times that they were copied since the gateway connected to the replica.
+    /// The time to load the program from its file, as the worker measured it, in milliseconds.
+    #[serde(default)]
+    pub cold_load_ms: f64,
+    /// The times that the weights were brought to the device since the gateway connected to the replica.
     pub loads: u64,
+    /// The times among them that the program was loaded from its file.
+    #[serde(default)]
+    pub cold_loads: u64,
     /// The times that they left the device for others since then.
     pub evictions: u64,
 }

@@ -48,6 +48,8 @@ pub struct ModelSpec {
     pub min_replicas: MinReplicas,
     /// The largest number of waiting requests; one more is refused. With `None` the gateway's limit for any model holds.
     pub queue_limit: Option<u32>,
+    /// The longest time for which a request waits while the model is loaded from its file. With `None` it is the objective.
+    pub max_cold_wait: Option<Duration>,
     /// The family that the model is a variant of, and its accuracy; none if it is in no family.
     pub variant: Option<VariantOf>,
 }
@@ -182,6 +184,12 @@ impl ModelSpec {
                     "{limit} is not between 1 and {} requests",
                     Self::MAX_QUEUE_LIMIT
                 ),
+            });
+        }
+        if self.max_cold_wait.is_some_and(|wait| wait > Self::MAX_SLO) {
+            return Err(ModelSpecError {
+                field: "max_cold_wait_ms".to_owned(),
+                problem: format!("expected at most {} ms", Self::MAX_SLO.as_millis()),
             });
         }
         self.program.validate()
@@ -661,6 +669,7 @@ mod tests {
             priority: Priority::default(),
             min_replicas: MinReplicas::default(),
             queue_limit: None,
+            max_cold_wait: None,
             variant: None,
         }
     }
@@ -696,6 +705,8 @@ mod tests {
         assert_eq!(field_of(|m| m.slo = Duration::from_secs(61)), "slo_ms");
         assert_eq!(field_of(|m| m.queue_limit = Some(0)), "queue_limit");
         assert_eq!(field_of(|m| m.queue_limit = Some(1_000_001)), "queue_limit");
+        let long = Some(Duration::from_secs(61));
+        assert_eq!(field_of(|m| m.max_cold_wait = long), "max_cold_wait_ms");
         assert_eq!(field_of(|m| m.program.inputs.clear()), "inputs");
         assert_eq!(
             field_of(|m| m.program.outputs.push(m.program.outputs[0].clone())),

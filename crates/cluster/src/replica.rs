@@ -41,7 +41,7 @@ pub struct PoolPlace {
     /// The bytes of the device that the weights of all members may take together.
     #[serde(rename = "memory_bytes")]
     pub memory: ByteCount,
-    /// The time to copy the weights from the node's memory to the device.
+    /// The time to bring the weights to the device from where they are.
     pub load: Duration,
     /// The place of the weights at the start.
     pub residency: Residency,
@@ -72,6 +72,8 @@ pub enum Residency {
     Resident,
     /// In the node's memory, ready to be copied.
     Warm,
+    /// In a file of the node only, from which the program is loaded when it is asked for.
+    Cold,
 }
 
 /// A replica in the output of a placement policy.

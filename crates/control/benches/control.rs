@@ -104,6 +104,7 @@ fn spec(number: usize) -> ModelSpec {
         priority: Priority::default(),
         min_replicas: MinReplicas::default(),
         queue_limit: None,
+        max_cold_wait: None,
         variant: None,
     }
 }

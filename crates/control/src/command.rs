@@ -65,6 +65,8 @@ pub struct ModelSpecChange {
     pub min_replicas: Option<MinReplicas>,
     /// The largest number of requests in the queue; none inside restores the gateway's limit.
     pub queue_limit: Option<Option<u32>>,
+    /// The longest wait for a load from its file; none inside restores the objective.
+    pub max_cold_wait: Option<Option<Duration>>,
     /// The family of all versions; none inside takes the model out of its family.
     pub family: Option<Option<ModelName>>,
     /// The accuracy of the version; that of all versions where they come into a family.

@@ -137,6 +137,7 @@ impl Controller {
         spec.priority = change.priority.unwrap_or(spec.priority);
         spec.min_replicas = change.min_replicas.unwrap_or(spec.min_replicas);
         spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
+        spec.max_cold_wait = change.max_cold_wait.unwrap_or(spec.max_cold_wait);
         spec.variant = changed_variant(model.spec.variant.clone(), change)?;
         spec.validate()?;
         let specs = self.changed_with(&spec)?;

@@ -9,9 +9,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_cluster::{
-    ByteCount, Capacity, DeviceId, PoolPlace, ReplicaId, ReplicaPhase, Residency,
-};
+use packhorse_cluster::{Capacity, DeviceId, PoolPlace, ReplicaId, ReplicaPhase, Residency};
 use packhorse_contention::{ComputeDemand, Interference, ServiceTimes};
 use packhorse_control::{ComputedWork, LinkState, Target};
 use packhorse_serving::{
@@ -34,8 +32,8 @@ struct LinkedReplica<C: Connect> {
     /// The expected compute times of its batches; present since the first connection.
     service: Option<ServiceTimes>,
     work: ComputedWork,
-    /// The bytes that the weights of all members of its pool may have, as its worker said last; `None` if it is in no pool.
-    pool_memory: Option<ByteCount>,
+    /// The place of its weights, as its worker said last; `None` if it is in no pool.
+    place: Option<PoolPlace>,
     /// The number of orders about its weights on this connection.
     orders: u32,
     /// The reason why a batch failed here last.
@@ -71,6 +69,7 @@ impl<C: Connect> LinkedReplica<C> {
             memory: place.memory.as_u64(),
             load: place.load,
             resident: place.residency == Residency::Resident,
+            on_disk: place.residency == Residency::Cold,
             utilization: (1..=rows).map(part).collect(),
         })
     }
@@ -279,7 +278,7 @@ impl<C: Connect> Links<C> {
             state,
             service: None,
             work: ComputedWork::default(),
-            pool_memory: None,
+            place: None,
             orders: 0,
             last_failure: None,
             wanted: true,
@@ -432,7 +431,7 @@ impl<C: Connect> Links<C> {
         let (planned, compute_share) = (spec.batch_size, spec.compute_share);
         replica.state = LinkState::Serving;
         replica.batches = Some(batches);
-        replica.pool_memory = place.map(|place| place.memory);
+        replica.place = place;
         replica.orders = 0;
         self.touched
             .insert(replica.target.replica.id, replica.model);
@@ -490,16 +489,26 @@ impl<C: Connect> Links<C> {
             return Vec::new();
         };
         let mut events = Vec::new();
-        if replica.pool_memory.replace(place.memory) != Some(place.memory) {
+        let before = replica.place.replace(place);
+        if before.map(|before| before.memory) != Some(place.memory) {
             events.push(Event::PoolMemoryChanged {
                 replica: key,
                 memory: place.memory.as_u64(),
             });
         }
+        let is_on_disk = |place: PoolPlace| place.residency == Residency::Cold;
+        let stored = |place: PoolPlace| (is_on_disk(place), place.load);
+        if before.map(stored) != Some(stored(place)) {
+            events.push(Event::WeightsStored {
+                replica: key,
+                on_disk: is_on_disk(place),
+                load: place.load,
+            });
+        }
         if orders == replica.orders {
             events.push(match place.residency {
                 Residency::Resident => Event::WeightsLoaded { replica: key },
-                Residency::Warm => Event::WeightsUnloaded { replica: key },
+                Residency::Warm | Residency::Cold => Event::WeightsUnloaded { replica: key },
             });
         }
         events.into_iter().map(Effect::Event).collect()

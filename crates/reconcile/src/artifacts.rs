@@ -55,6 +55,11 @@ impl Artifacts {
         self.0.insert(digest, Artifact::Present);
     }
 
+    /// Notes that the artifact is not in the cache any more.
+    pub(crate) fn gone(&mut self, digest: ArtifactDigest) {
+        self.0.remove(&digest);
+    }
+
     /// Notes that the artifact could not be fetched; the next attempt follows after a delay.
     pub(crate) fn fetch_failed(&mut self, now: Time, digest: ArtifactDigest, error: String) {
         let failures = match self.0.get(&digest) {

@@ -23,6 +23,8 @@ pub enum Event {
     Wanted(WantedState),
     /// The artifact is in the cache: it was found there at the start, or fetched.
     Fetched(ArtifactDigest),
+    /// The process was not started, because the artifact is not in the cache any more.
+    ArtifactGone(TaskId, ArtifactDigest),
     /// The artifact could not be fetched; with the error as text.
     FetchFailed(ArtifactDigest, String),
     /// A worker of an earlier agent still runs; with its process id.
@@ -53,7 +55,7 @@ pub enum Action {
     Fetch(ArtifactDigest),
     /// Remove the artifact from the cache.
     Evict(ArtifactDigest),
-    /// Start a worker: [`Event::Started`] or [`Event::StartFailed`].
+    /// Start a worker: [`Event::Started`], [`Event::StartFailed`] or [`Event::ArtifactGone`].
     Start(Task),
     /// Tell the worker to finish what it has and end: [`Event::Exited`].
     Terminate(TaskId),

@@ -23,6 +23,7 @@ mod reconciler;
 mod record;
 mod report;
 mod task;
+mod warm_shelf;
 
 pub use event::{Action, Event};
 pub use fence::{Fence, FenceError};
@@ -31,6 +32,7 @@ pub use reason::{ExitCause, Reason};
 pub use reconciler::Reconciler;
 pub use report::{AlsoListening, WorkerReport};
 pub use task::{ServedReplicas, Task, TaskId};
+pub use warm_shelf::{WarmProgram, leaving};
 
 #[cfg(test)]
 mod tests;

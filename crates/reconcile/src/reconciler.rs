@@ -82,6 +82,12 @@ impl Reconciler {
             }
             Event::Wanted(state) => self.set_wanted(state),
             Event::Fetched(digest) => self.artifacts.fetched(digest),
+            Event::ArtifactGone(id, digest) => {
+                self.artifacts.gone(digest);
+                if let Some(record) = self.tasks.get_mut(&id) {
+                    record.phase = Phase::Waiting;
+                }
+            }
             Event::FetchFailed(digest, error) => {
                 self.artifacts.fetch_failed(now, digest, error);
             }

@@ -37,6 +37,7 @@ fn in_one_pool(_: u32) -> (DeviceKey, DeviceSharing) {
         memory: u64::MAX,
         load: Duration::ZERO,
         resident: true,
+        on_disk: false,
         utilization: [1.0].into(),
     };
     (DeviceKey(0), DeviceSharing::Pool(member))
@@ -170,6 +171,7 @@ impl Run {
                     priority: 0,
                     may_fall_back: false,
                     deadline: now + OBJECTIVE,
+                    load_by: now + OBJECTIVE,
                 };
                 self.engine.handle(now, Event::RequestArrived(request));
                 self.requests += 1;

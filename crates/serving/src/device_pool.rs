@@ -1,6 +1,7 @@
 //! The pools of devices: in each, many models share one device, and the engine decides which of them computes and whose weights the device holds.
 //!
-//! A member is a replica whose weights are *resident*, on the device, or *warm*, in the memory of its node, or being copied from there. The device
+//! A member is a replica whose weights are *resident*, on the device, *warm*, in the memory of its node, *cold*, in a file only, or on their way. What
+//! comes from files takes long, and keeps no copy from memory waiting. The device
 //! is one server: the batches of all members that are away are counted together. Two of them compute side by side where the parts of
 //! the multiprocessors that they use leave room for both, and one after the other otherwise.
 
@@ -57,10 +58,10 @@ pub(crate) struct DevicePool {
     /// The resident members with waiting requests.
     pub(crate) waiting: WaitingMembers,
     away: Vec<AwayBatch>,
-    /// The members that are being copied, in the order in which they were asked for.
+    /// The members whose weights are on their way, in the order in which they were asked for.
     copies: Vec<ReplicaKey>,
-    /// The time at which the last copy should be done.
-    copied: Time,
+    /// The times at which the last copy from memory, and the last load from a file, should be done.
+    copied: [Time; 2],
     wake: Option<Time>,
     /// True while the engine decides for the device.
     is_deciding: bool,
@@ -77,8 +78,10 @@ pub(crate) struct Member {
     priority: Priority,
     /// The bytes of its weights.
     weights: u64,
-    /// The time to copy them.
+    /// The time to bring them to the device.
     load: Duration,
+    /// True if they are in a file only, or come from there.
+    on_disk: bool,
     pub(crate) residency: Residency,
     /// The time at which it last got a batch, or its weights.
     used: Time,
@@ -88,13 +91,15 @@ pub(crate) struct Member {
     served: bool,
     /// The time until which it is not copied, because its worker had no room for it.
     refused_until: Time,
+    /// The time at which its weights should be there, if they come from a file.
+    due: Time,
 }
 
 /// The place of a member's weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Residency {
-    /// In the memory of the node.
-    Warm,
+    /// In the memory of the node, or in a file.
+    Away,
     /// On their way to the device.
     Loading,
     /// On the device.
@@ -108,8 +113,8 @@ pub(crate) struct CopyPlace {
     now: Time,
     /// The bytes that are free, or can be made so.
     bytes: u64,
-    /// The time at which the copies before it should be done.
-    free_at: Time,
+    /// The times at which what comes before it from memory, and from files, should be there; `None` where too many wait.
+    free_at: [Option<Time>; 2],
     /// True if the device has batches.
     pub(crate) is_busy: bool,
 }
@@ -160,6 +165,11 @@ impl DevicePool {
     /// Returns the models of the members.
     pub(crate) fn models(&self) -> BTreeSet<ModelKey> {
         self.members.values().map(|member| member.model).collect()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_away(&self, replica: ReplicaKey) -> bool {
+        self.members[&replica].residency == Residency::Away
     }
 
     /// Returns the member whose batch the device gets next.
@@ -235,12 +245,13 @@ impl DevicePool {
         Room { used, len }
     }
 
-    /// Returns the time at which a warm member's weights should be there, if they were copied next; `None` if there is no room for them.
+    /// Returns the time at which a member's weights should be there, if they were brought next; `None` if there is no room for them.
     pub(crate) fn loaded_at(&self, replica: ReplicaKey, place: &CopyPlace) -> Option<Time> {
         let member = self.members.get(&replica)?;
-        let fits = member.residency == Residency::Warm && member.weights <= place.bytes;
+        let fits = member.residency == Residency::Away && member.weights <= place.bytes;
         let fits = fits && member.refused_until <= place.now;
-        fits.then(|| place.free_at + member.load)
+        let free_at = place.free_at[usize::from(member.on_disk)]?;
+        fits.then(|| free_at + member.load)
     }
 
     /// Returns the members that may make room, with their weights, if they have any: those that compute nothing and do not wait for a first batch that they could compute. So members that
@@ -256,14 +267,16 @@ impl DevicePool {
         idle.map(|(replica, member)| (*replica, member.weights))
     }
 
-    /// Begins to copy a member's weights, for which there is room. Returns the members that make room.
+    /// Begins to bring a member's weights, for which there is room. Returns the members that make room.
     pub(crate) fn load(&mut self, now: Time, replica: ReplicaKey) -> Vec<ReplicaKey> {
         let weights = self.members[&replica].weights;
         let evicted = self.make_room(weights);
         let member = self.members.get_mut(&replica).expect("just seen");
         member.residency = Residency::Loading;
         self.used += weights;
-        self.copied = self.copied.max(now) + member.load;
+        let copied = &mut self.copied[usize::from(member.on_disk)];
+        *copied = (*copied).max(now) + member.load;
+        member.due = *copied;
         self.copies.push(replica);
         evicted
     }
@@ -288,7 +301,7 @@ impl DevicePool {
             }
             self.used -= weights;
             let member = self.members.get_mut(&replica).expect("it is a member");
-            member.residency = Residency::Warm;
+            member.residency = Residency::Away;
             self.waiting.remove(replica);
             evicted.push(replica);
         }
@@ -303,23 +316,66 @@ impl DevicePool {
         self.copies.remove(place);
         let member = self.members.get_mut(&replica).expect("it is copied");
         (member.residency, member.used) = (Residency::Resident, now);
-        member.served = false;
+        (member.served, member.on_disk) = (false, false);
+        self.forecast_disk(now);
         true
+    }
+
+    /// Notes where the weights of a member come from, and how long that takes.
+    pub(crate) fn stored(&mut self, now: Time, replica: ReplicaKey, on_disk: bool, load: Duration) {
+        let Some(member) = self.members.get_mut(&replica) else {
+            return;
+        };
+        let is_coming = member.residency == Residency::Loading;
+        (member.on_disk, member.load) = (on_disk, load);
+        if is_coming {
+            self.forecast_disk(now);
+        }
+    }
+
+    /// Expects what is loaded from files anew, from now on: a load ends sooner or later than the last one of the same model.
+    fn forecast_disk(&mut self, now: Time) {
+        let mut at = now;
+        for replica in &self.copies {
+            let member = self.members.get_mut(replica).expect("it is copied");
+            if member.on_disk {
+                at += member.load;
+                member.due = at;
+            }
+        }
+        self.copied[1] = at;
+    }
+
+    /// Returns the time at which a member that is in a file only should be there, if it is loaded next, or is being loaded; `None` if it is elsewhere.
+    pub(crate) fn due_from_disk(&self, now: Time, replica: ReplicaKey) -> Option<Time> {
+        let member = self.members.get(&replica)?;
+        match member.residency {
+            Residency::Away if member.on_disk => Some(self.copied[1].max(now) + member.load),
+            Residency::Loading if member.on_disk => Some(member.due.max(now)),
+            Residency::Away | Residency::Loading | Residency::Resident => None,
+        }
     }
 
     /// Notes that the weights of a member are not there. Returns the time from which on they may be copied; `None` if that was known.
     pub(crate) fn unloaded(&mut self, now: Time, replica: ReplicaKey) -> Option<Time> {
         let member = self.members.get_mut(&replica)?;
-        if member.residency == Residency::Warm {
+        if member.residency == Residency::Away {
             return None;
         }
         // What left to make room for others may come back at once.
         let was_refused = member.residency == Residency::Loading;
-        member.refused_until = if was_refused { now + RETRY_AFTER } else { now };
-        member.residency = Residency::Warm;
+        let wait = if member.on_disk {
+            // Files are read for no more than half of the time in vain.
+            RETRY_AFTER.max(member.load)
+        } else {
+            RETRY_AFTER
+        };
+        member.refused_until = if was_refused { now + wait } else { now };
+        member.residency = Residency::Away;
         let retry = member.refused_until;
         self.used -= member.weights;
         self.copies.retain(|copied| *copied != replica);
+        self.forecast_disk(now);
         Some(retry)
     }
 
@@ -363,15 +419,17 @@ impl DevicePools {
             priority,
             weights: parameters.weights,
             load: parameters.load,
+            on_disk: parameters.on_disk && !resident,
             residency: if resident {
                 Residency::Resident
             } else {
-                Residency::Warm
+                Residency::Away
             },
             used: now,
             away: 0,
             served: false,
             refused_until: Time::ZERO,
+            due: Time::ZERO,
         };
         pool.members.insert(replica, member);
         pool.add_priority(priority);
@@ -399,7 +457,7 @@ impl DevicePools {
             return;
         };
         pool.remove_priority(member.priority);
-        if member.residency != Residency::Warm {
+        if member.residency != Residency::Away {
             pool.used -= member.weights;
         }
         pool.copies.retain(|copied| *copied != replica);
@@ -528,14 +586,21 @@ impl DevicePools {
         &self.wakes
     }
 
-    /// Returns the devices on which fewer members are being copied, with what a further one finds there.
+    /// Returns the devices on which fewer members are on their way from memory, or from files, with what a further one finds there.
     pub(crate) fn places_for_copies(
         &self,
         now: Time,
         fewer_than: usize,
     ) -> BTreeMap<DeviceKey, CopyPlace> {
-        let open = self.pools.iter();
-        let open = open.filter(|(_, pool)| pool.copies.len() < fewer_than);
+        let on_way = |pool: &DevicePool, on_disk: bool| {
+            let copies = pool.copies.iter();
+            let same = copies.filter(|copied| pool.members[copied].on_disk == on_disk);
+            same.count()
+        };
+        let free_at = |pool: &DevicePool, on_disk: bool| {
+            let is_open = on_way(pool, on_disk) < fewer_than;
+            is_open.then(|| pool.copied[usize::from(on_disk)].max(now))
+        };
         let place = |(device, pool): (&DeviceKey, &DevicePool)| {
             let evictable: u64 = pool.evictable().map(|(_, weights)| weights).sum();
             let place = CopyPlace {
@@ -544,12 +609,15 @@ impl DevicePools {
                     .memory
                     .saturating_add(evictable)
                     .saturating_sub(pool.used),
-                free_at: pool.copied.max(now),
+                free_at: [false, true].map(|on_disk| free_at(pool, on_disk)),
                 is_busy: !pool.away.is_empty(),
             };
             (*device, place)
         };
-        open.map(place).collect()
+        let places = self.pools.iter().map(place);
+        places
+            .filter(|(_, place)| place.free_at.iter().any(Option::is_some))
+            .collect()
     }
 
     pub(crate) fn cold(&self) -> &BTreeSet<ModelKey> {

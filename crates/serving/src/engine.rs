@@ -94,6 +94,7 @@ const SAFE_SLACK: Duration = Duration::from_secs(2);
 ///     priority: 0,
 ///     may_fall_back: false,
 ///     deadline: Time::ZERO + Duration::from_millis(100),
+///     load_by: Time::ZERO + Duration::from_millis(100),
 /// };
 /// engine.handle(Time::ZERO, Event::RequestArrived(request));
 /// // The replica is idle, so the request is sent at once.
@@ -149,6 +150,8 @@ struct Model {
     seen_by_pools: Option<(Option<Time>, Option<u32>)>,
     /// True if a device has the model's weights in its pool.
     is_resident: bool,
+    /// The deadline of a request that was refused because the model is in files only, from which it is then loaded for those that come later.
+    asked_for: Option<Time>,
 }
 
 impl Model {
@@ -249,6 +252,11 @@ impl Engine {
             } => self.time_sharing_changed(now, replica, time_shared),
             Event::WeightsLoaded { replica } => self.weights_loaded(now, replica),
             Event::WeightsUnloaded { replica } => self.weights_unloaded(now, replica),
+            Event::WeightsStored {
+                replica,
+                on_disk,
+                load,
+            } => self.weights_stored(now, replica, on_disk, load),
             Event::PoolMemoryChanged { replica, memory } => {
                 self.pool_memory_changed(now, replica, memory);
             }

@@ -82,6 +82,15 @@ pub enum Event {
         /// The replica.
         replica: ReplicaKey,
     },
+    /// The weights of a member of a pool are brought to its device from elsewhere, or take longer or less long, from now on.
+    WeightsStored {
+        /// The replica.
+        replica: ReplicaKey,
+        /// True if they are in a file only, and not in the memory of the node.
+        on_disk: bool,
+        /// The time to bring them to the device.
+        load: Duration,
+    },
     /// The weights of a pool's members may have more or less of their device from now on.
     PoolMemoryChanged {
         /// A member of the pool.
@@ -146,7 +155,7 @@ pub enum Action {
         /// The batch's requests, at least one.
         requests: Vec<RequestKey>,
     },
-    /// Copies the weights of a member of a pool to its device, after those that are being copied. [`Event::WeightsLoaded`] or [`Event::WeightsUnloaded`] follows.
+    /// Brings the weights of a member of a pool to its device, after those that come the same way. [`Event::WeightsLoaded`] or [`Event::WeightsUnloaded`] follows.
     Load {
         /// The replica.
         replica: ReplicaKey,

@@ -38,6 +38,15 @@ pub enum Refusal {
     /// No replica can answer before the deadline, by the estimate.
     #[error("no replica can answer before the deadline")]
     CannotMeetDeadline,
+    /// The weights of the model are in files only, and loading them takes longer than the request may wait. They are loaded all the same.
+    #[error(
+        "the model is loaded from its file, which takes longer than a request of it may wait; it should be there in {} s",
+        retry_after.as_secs_f64().ceil()
+    )]
+    Loading {
+        /// The time until it should be loaded.
+        retry_after: Duration,
+    },
     /// Requests of the tenant ended workers of the model of late, so that it is refused for a while, or has one request at a time.
     #[error(
         "requests of this client ended workers of the model, or had them hang; the next one is taken in {} s",

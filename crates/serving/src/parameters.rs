@@ -77,10 +77,12 @@ pub struct PoolMember {
     pub weights: u64,
     /// The bytes that the weights of all members on the device may have together.
     pub memory: u64,
-    /// The time to copy its weights to the device.
+    /// The time to bring its weights to the device from where they are.
     pub load: Duration,
     /// True if the device has its weights now.
     pub resident: bool,
+    /// True if its weights are in a file only, and not in the memory of the device's node.
+    pub on_disk: bool,
     /// The part of the multiprocessors, between 0 and 1, that a batch uses; entry `i` is for `i + 1` rows. Of missing ones it is 1.
     pub utilization: Arc<[f64]>,
 }

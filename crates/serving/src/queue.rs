@@ -318,6 +318,7 @@ mod tests {
             priority: 0,
             may_fall_back: false,
             deadline: Time::from_nanos(100 - rank),
+            load_by: Time::from_nanos(100 - rank),
         };
         QueuedRequest::new(request, Ticket { rank, arrival }, Time::ZERO)
     }

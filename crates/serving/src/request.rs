@@ -25,6 +25,9 @@ pub struct Request {
     pub may_fall_back: bool,
     /// The time at which the answer is due.
     pub deadline: Time,
+    /// The time at which the answer is due at the latest if the weights of its model are in files only when it comes, and have to be loaded first. A request
+    /// that cannot be answered by then is refused.
+    pub load_by: Time,
 }
 
 impl Request {

@@ -20,6 +20,7 @@ use crate::{
     random::Random,
     settings::Settings,
     store::Store,
+    weights::Shelf,
 };
 
 /// The number of steps that may be taken at one time. With more, something is done again and again.
@@ -58,6 +59,8 @@ pub struct Cluster<E> {
     /// The clients.
     pub clients: Clients,
     pub(crate) network: Network,
+    /// The weights that are not on devices, by node and device.
+    pub(crate) shelves: BTreeMap<(u32, u32), Shelf>,
     /// The random numbers.
     pub random: Random,
     /// The invariants, and the answers of commands.
@@ -89,6 +92,7 @@ impl<E: Environment> Cluster<E> {
             trace: false,
             clients: Clients::default(),
             network: Network::default(),
+            shelves: BTreeMap::new(),
             invariants: Invariants::default(),
             interruptions: BTreeMap::new(),
             events: Events::default(),
@@ -199,6 +203,7 @@ impl<E: Environment> Cluster<E> {
             RareEvent::Delivers(connection, message) => self.deliver(connection, message),
             RareEvent::GivesUp(connection) => self.gives_up(connection),
             RareEvent::WeightsLoaded(connection) => self.weights_loaded(connection),
+            RareEvent::WeightsCooled(connection) => self.weights_cooled(connection),
             RareEvent::Overdue(batch) => self.overdue(batch),
             RareEvent::WorkerResumes(node, device, done) => {
                 self.batch_computed(node, device, &done);

@@ -281,6 +281,7 @@ impl DataPlane {
             priority: 0,
             may_fall_back: true,
             deadline,
+            load_by: deadline,
         };
         let for_family = served.spec.variant.is_some();
         let counts = &mut self.counts[model];

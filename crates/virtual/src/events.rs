@@ -46,6 +46,8 @@ pub(crate) enum RareEvent {
     GivesUp(ConnectionKey),
     /// The weights of a replica are on its device, over the connection that asked for them.
     WeightsLoaded(ConnectionKey),
+    /// The weights of a replica have left the memory of its node.
+    WeightsCooled(ConnectionKey),
     Overdue(u64),
     /// A stopped worker goes on, which has a computed batch.
     WorkerResumes(u32, u32, CompletedBatch<HeldBatch>),
@@ -65,6 +67,7 @@ impl Event {
                     | RareEvent::GivesUp(_)
                     | RareEvent::Overdue(_)
                     | RareEvent::WeightsLoaded(_)
+                    | RareEvent::WeightsCooled(_)
                     | RareEvent::HangsUp(_)
                     | RareEvent::Delivers(..)
             ),

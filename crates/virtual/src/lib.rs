@@ -40,5 +40,5 @@ pub use invariants::Invariants;
 pub use node::{LIMITS, LoadFailure, Node, Process, Times, WorkerBehaviour, profile_csv};
 pub use nodes::Nodes;
 pub use random::Random;
-pub use settings::{Jitter, LinkTimes, Settings};
+pub use settings::{Disk, Jitter, LinkTimes, Settings};
 pub use store::Store;

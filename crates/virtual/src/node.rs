@@ -121,6 +121,8 @@ pub(crate) struct Device {
     pub(crate) link_free: Time,
     /// The time at which the weights are there that it was asked to copy from the node's memory.
     pub(crate) copied: Time,
+    /// The same of those that come from the node's disk.
+    pub(crate) read: Time,
     /// The number of faults that keep workers from running.
     pub(crate) broken: u32,
 }
@@ -381,6 +383,7 @@ impl Node {
                 lanes: Vec::new(),
                 link_free: now,
                 copied: now,
+                read: now,
                 broken: 0,
             });
         }

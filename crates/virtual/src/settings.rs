@@ -35,6 +35,8 @@ pub struct Settings {
     pub limits: Limits,
     /// The time that agents and workers take for what they do.
     pub times: Times,
+    /// The memory of nodes for weights that are not on a device, and the way from their disks; `None` where all have room in memory.
+    pub disk: Option<Disk>,
     /// The time to make a connection to a worker.
     pub connect: Duration,
     /// The time after which a connection is tried again.
@@ -66,6 +68,7 @@ impl Settings {
             retry: Duration::from_millis(500),
             limits: LIMITS,
             times: Times::default(),
+            disk: None,
             connect: Duration::from_millis(5),
             reconnect: Duration::from_millis(250),
             unacknowledged: Duration::from_secs(5),
@@ -94,6 +97,15 @@ impl Settings {
             ..self
         }
     }
+}
+
+/// The memory of a node for the weights of each of its devices that are not there, and its disk, from which the others are read.
+#[derive(Clone, Copy, Debug)]
+pub struct Disk {
+    /// The bytes in memory.
+    pub host_memory: u64,
+    /// The time to read a model.
+    pub load: Duration,
 }
 
 /// The random part of batch times.

@@ -97,6 +97,7 @@ impl<E: Environment> Cluster<E> {
         });
         self.clients.served(model);
         gateway.data_plane.connected(now, key, connection);
+        self.weights_connected(connection);
     }
 
     /// Ends a connection, with the batches on it.

@@ -74,7 +74,7 @@ pub use identity::{Nonce, Proof, WorkerIdentity};
 pub use limits::{FRAME_VERSION, MAX_METADATA, MAX_PAYLOAD, MAX_RANGES, MAX_TENSORS, MAX_TEXT};
 pub use message::{
     BatchHeader, Challenge, FailureHeader, FailureKind, Incoming, ResultHeader, StageDurations,
-    ToGateway, ToWorker, WeightsReport,
+    ToGateway, ToWorker, WeightsPlace, WeightsReport,
 };
 pub use ranges::ByteRange;
 pub use tensor::{TensorHeader, UnsizedDatatype};

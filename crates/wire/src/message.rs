@@ -102,14 +102,34 @@ pub struct WeightsReport {
     /// The number of [`ToWorker::Load`] and [`ToWorker::Unload`] of this connection that the worker has carried out, as far as it could. A report on
     /// fewer than were sent says nothing about the place of the weights.
     pub orders: u32,
-    /// True if the weights are on the device.
-    pub resident: bool,
+    /// The place of the weights.
+    pub place: WeightsPlace,
     /// The bytes that leave the device with the weights; 0 for a program whose weights stay.
     pub bytes: u64,
     /// The bytes of the device that the weights of all programs of the worker may have together.
     pub memory: u64,
-    /// The time to copy the weights to the device, as it was measured.
+    /// The time to copy the weights from memory to the device, as it was measured.
     pub load: Duration,
+    /// The time to load the program from its file, as it was measured.
+    pub cold_load: Duration,
+}
+
+impl WeightsReport {
+    /// Returns true if the weights are on the device.
+    pub fn is_resident(&self) -> bool {
+        self.place == WeightsPlace::Resident
+    }
+}
+
+/// The place of a program's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WeightsPlace {
+    /// In the memory of the host.
+    Warm,
+    /// On the device.
+    Resident,
+    /// In the program's file only.
+    Cold,
 }
 
 /// The worker's answer to [`ToWorker::Hello`].
@@ -138,7 +158,7 @@ pub enum ToWorker {
     SharedBatch(BatchHeader, Vec<ByteRange>),
     /// Gives the outputs of a [`ToGateway::SharedResult`] back.
     Release(BatchId),
-    /// Has the weights copied to the device, after those that are being copied. A batch that comes before they are there waits for them.
+    /// Has the weights brought to the device, after those that come the same way. A batch that comes before they are there waits for them.
     Load,
     /// Has the weights leave the device once no batch uses them.
     Unload,
@@ -435,23 +455,26 @@ impl Parse for ToGateway {
 impl WeightsReport {
     fn encode_metadata(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.orders.to_le_bytes());
-        out.push(u8::from(self.resident));
+        out.push(self.place as u8);
         out.extend_from_slice(&self.bytes.to_le_bytes());
         out.extend_from_slice(&self.memory.to_le_bytes());
         encode_duration(out, self.load);
+        encode_duration(out, self.cold_load);
     }
 
     fn parse(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             orders: reader.u32()?,
-            resident: match reader.u8()? {
-                0 => false,
-                1 => true,
+            place: match reader.u8()? {
+                0 => WeightsPlace::Warm,
+                1 => WeightsPlace::Resident,
+                2 => WeightsPlace::Cold,
                 _ => return Err(DecodeError::Reserved),
             },
             bytes: reader.u64()?,
             memory: reader.u64()?,
             load: reader.duration()?,
+            cold_load: reader.duration()?,
         })
     }
 }

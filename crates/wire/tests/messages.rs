@@ -10,8 +10,8 @@ use packhorse_cluster::{ArtifactDigest, Datatype, Generation, ReplicaId, Shape};
 use packhorse_wire::{
     BatchHeader, BatchId, ByteRange, Challenge, DecodeError, Decoder, FailureHeader, FailureKind,
     Features, HEADER_LEN, Hello, Incoming, MAX_METADATA, MAX_RANGES, MAX_TENSORS, MAX_TEXT,
-    ResultHeader, StageDurations, TensorHeader, ToGateway, ToWorker, VersionRange, WeightsReport,
-    WorkerIdentity,
+    ResultHeader, StageDurations, TensorHeader, ToGateway, ToWorker, VersionRange, WeightsPlace,
+    WeightsReport, WorkerIdentity,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -299,10 +299,11 @@ fn messages_about_weights_look_like_this_on_the_wire() {
     writeln!(text, "{}", hex_dump(&bytes_of(&ToWorker::Unload))).unwrap();
     let report = ToGateway::Weights(WeightsReport {
         orders: 3,
-        resident: true,
+        place: WeightsPlace::Resident,
         bytes: 0x0010_0000,
         memory: 0x4000_0000,
         load: Duration::from_micros(1),
+        cold_load: Duration::from_micros(2),
     });
     text += &hex_dump(&bytes_to_gateway(&report));
     insta::assert_snapshot!(text, @r"
@@ -312,12 +313,13 @@ fn messages_about_weights_look_like_this_on_the_wire() {
     00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
 
     50 4b 48 57 02 00 10 00 00 00 00 00 00 00 00 00
-    1d 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    25 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
     03 00 00 00 01 00 00 10 00 00 00 00 00 00 00 00
-    40 00 00 00 00 e8 03 00 00 00 00 00 00
+    40 00 00 00 00 e8 03 00 00 00 00 00 00 d0 07 00
+    00 00 00 00 00
     ");
     let mut neither = bytes_to_gateway(&report);
-    neither[HEADER_LEN + 4] = 2;
+    neither[HEADER_LEN + 4] = 3;
     let decoded = Decoder::<ToGateway>::new(0).feed(&mut &neither[..]);
     assert_eq!(decoded, Err(DecodeError::Reserved));
 }
@@ -476,14 +478,19 @@ fn any_to_gateway() -> impl Strategy<Value = ToGateway> {
                 }))
             }),
         Just(ToGateway::Accept),
-        (any::<u32>(), any::<bool>(), any::<[u64; 3]>()).prop_map(
-            |(orders, resident, [bytes, memory, nanos])| {
+        (any::<u32>(), 0..3_usize, any::<[u64; 4]>()).prop_map(
+            |(orders, place, [bytes, memory, nanos, cold])| {
                 ToGateway::Weights(WeightsReport {
                     orders,
-                    resident,
+                    place: [
+                        WeightsPlace::Warm,
+                        WeightsPlace::Resident,
+                        WeightsPlace::Cold,
+                    ][place],
                     bytes,
                     memory,
                     load: Duration::from_nanos(nanos),
+                    cold_load: Duration::from_nanos(cold),
                 })
             }
         ),

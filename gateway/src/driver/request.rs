@@ -30,6 +30,8 @@ pub(crate) struct Submission {
     pub(crate) priority: u64,
     /// The time at which the answer is due.
     pub(crate) deadline: Time,
+    /// The same, if the model has to be loaded from its file first.
+    pub(crate) load_by: Time,
 }
 
 impl Submission {

@@ -336,6 +336,7 @@ impl Driver {
             priority: submission.priority,
             may_fall_back: requested.has_several(),
             deadline: submission.deadline,
+            load_by: submission.load_by,
         };
         let pending = PendingRequest {
             submission,

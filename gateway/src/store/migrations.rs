@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 18] = migrations![
+const FILES: [(&str, &str, &str); 19] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -34,6 +34,7 @@ const FILES: [(&str, &str, &str); 18] = migrations![
     "0016" "priority",
     "0017" "min_replicas",
     "0018" "measurements",
+    "0019" "max_cold_wait",
 ];
 
 /// Brings a database to this version's tables.

@@ -57,7 +57,7 @@ impl Store {
     pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
-             m.priority, m.min_replicas, m.queue_limit, m.family, m.accuracy_pct, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             m.priority, m.min_replicas, m.queue_limit, m.max_cold_wait_ms, m.family, m.accuracy_pct, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
              FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
         .fetch_all(&self.pool)
@@ -139,8 +139,8 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     let program = &spec.program;
     let done = sqlx::query(
         "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
-         queue_limit, family, accuracy_pct, priority, min_replicas, failure, after_plan, created_ms) \
-         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, NULL, COALESCE(MAX(generation), 0), $15 FROM plans",
+         queue_limit, family, accuracy_pct, priority, min_replicas, max_cold_wait_ms, failure, after_plan, created_ms) \
+         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, NULL, COALESCE(MAX(generation), 0), $16 FROM plans",
     )
     .bind(program.model.name.to_string())
     .bind(i64::from(program.model.version.get()))
@@ -156,6 +156,7 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(accuracy(spec))
     .bind(i64::from(u32::from(spec.priority)))
     .bind(i64::from(u32::from(spec.min_replicas)))
+    .bind(spec.max_cold_wait.map(whole_millis))
     .bind(unix_ms())
     .execute(&mut **transaction)
     .await;
@@ -171,12 +172,16 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     }
 }
 
+fn whole_millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// Replaces what may change of a model within a transaction.
 async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), StoreError> {
     let model = &spec.program.model;
     sqlx::query(
         "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6, priority = $7, \
-         min_replicas = $8 WHERE name = $9 AND version = $10",
+         min_replicas = $8, max_cold_wait_ms = $9 WHERE name = $10 AND version = $11",
     )
     .bind(millis(spec.slo))
     .bind(spec.rate.map(RequestsPerSecond::get))
@@ -186,6 +191,7 @@ async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), S
     .bind(accuracy(spec))
     .bind(i64::from(u32::from(spec.priority)))
     .bind(i64::from(u32::from(spec.min_replicas)))
+    .bind(spec.max_cold_wait.map(whole_millis))
     .bind(model.name.to_string())
     .bind(i64::from(model.version.get()))
     .execute(&mut **transaction)
@@ -259,6 +265,11 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
         .map(u32::try_from)
         .transpose()
         .map_err(|e| StoreError::unreadable(TABLE, "queue_limit")(e.into()))?;
+    let max_cold_wait = row.try_get::<Option<i64>, _>("max_cold_wait_ms")?;
+    let max_cold_wait = max_cold_wait
+        .map(u64::try_from)
+        .transpose()
+        .map_err(|e| StoreError::unreadable(TABLE, "max_cold_wait_ms")(e.into()))?;
     Ok(ModelRecord {
         spec: ModelSpec {
             program: Program {
@@ -283,6 +294,7 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
             min_replicas: MinReplicas::new(unsigned(row, TABLE, "min_replicas")?)
                 .map_err(|e| StoreError::unreadable(TABLE, "min_replicas")(e.into()))?,
             queue_limit,
+            max_cold_wait: max_cold_wait.map(Duration::from_millis),
             variant: read_variant(row)?,
         },
         artifact_bytes: unsigned(row, "artifacts", "artifact_bytes")?,

@@ -162,6 +162,8 @@ pub struct ModelTelemetry {
     pub(super) weights_loads: AtomicU64,
     /// The time of these copies, in microseconds.
     pub(super) weights_load_micros: AtomicU64,
+    /// The loads from files among them.
+    pub(super) weights_cold_loads: AtomicU64,
     /// The times that weights left a device for others.
     pub(super) weights_evictions: AtomicU64,
     /// The tenants that were paused because their requests ended workers.
@@ -225,6 +227,7 @@ impl ModelTelemetry {
             ejections: AtomicU64::new(0),
             weights_loads: AtomicU64::new(0),
             weights_load_micros: AtomicU64::new(0),
+            weights_cold_loads: AtomicU64::new(0),
             weights_evictions: AtomicU64::new(0),
             paused: Mutex::default(),
             pending: AtomicU64::new(0),
@@ -588,7 +591,8 @@ impl ModelTelemetry {
     }
 
     /// Counts weights that were copied to a device within this time.
-    pub(crate) fn count_weights_load(&self, time: Duration) {
+    pub(crate) fn count_weights_load(&self, time: Duration, from_file: bool) {
+        self.weights_cold_loads.fetch_add(from_file.into(), Relaxed);
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.weights_loads.fetch_add(1, Relaxed);
         self.weights_load_micros.fetch_add(micros, Relaxed);

@@ -33,7 +33,7 @@ fn micros(time: &CountAndTime) -> u64 {
 type ReadCounter = fn(&ModelTelemetry) -> u64;
 
 /// The counters with one sample per model, in the order in which they are written.
-const COUNTERS: [(&str, &str, ReadCounter); 12] = [
+const COUNTERS: [(&str, &str, ReadCounter); 13] = [
     (
         "nv_inference_request_success",
         "Requests that were answered.",
@@ -86,6 +86,11 @@ const COUNTERS: [(&str, &str, ReadCounter); 12] = [
         "packhorse_weights_loads_total",
         "Times that weights were copied to a device because requests waited for them.",
         |m| m.weights_loads.load(Relaxed),
+    ),
+    (
+        "packhorse_weights_cold_loads_total",
+        "Times among these that a program was loaded from its file.",
+        |m| m.weights_cold_loads.load(Relaxed),
     ),
     (
         "packhorse_weights_evictions_total",

@@ -30,7 +30,13 @@ struct Weights {
     place: PoolPlace,
     /// The time at which its worker was told to copy them, while they are not there.
     asked: Option<Time>,
+    /// True if they were in its file only by then.
+    asked_when_cold: bool,
     loads: u64,
+    /// The loads from its file among them.
+    cold_loads: u64,
+    /// The time to load it from its file, as its worker said last; zero before it has.
+    cold_load: Duration,
     evictions: u64,
 }
 
@@ -44,10 +50,18 @@ impl ReplicaWeights {
             device: device.clone(),
             place,
             asked: None,
+            asked_when_cold: false,
             loads: 0,
+            cold_loads: 0,
+            cold_load: Duration::ZERO,
             evictions: 0,
         });
         weights.place = place;
+    }
+
+    /// Takes note of the time to load a replica's program from its file.
+    pub(crate) fn set_cold_load(&self, replica: ReplicaId, load: Duration) {
+        self.change(replica, |weights| weights.cold_load = load);
     }
 
     /// Takes note of the memory of a device for weights.
@@ -63,17 +77,22 @@ impl ReplicaWeights {
 
     /// Notes that the worker of a replica was told to copy its weights.
     pub(crate) fn begin_load(&self, now: Time, replica: ReplicaId) {
-        self.change(replica, |weights| weights.asked = Some(now));
+        self.change(replica, |weights| {
+            weights.asked = Some(now);
+            weights.asked_when_cold = weights.place.residency == Residency::Cold;
+        });
     }
 
-    /// Counts a copy that is done, and returns the time that it took; `None` if it was not asked for.
-    pub(crate) fn end_load(&self, now: Time, replica: ReplicaId) -> Option<Duration> {
+    /// Counts a copy that is done, and returns the time that it took, and true if it was from a file; `None` if it was not asked for.
+    pub(crate) fn end_load(&self, now: Time, replica: ReplicaId) -> Option<(Duration, bool)> {
         let asked = self.change(replica, |weights| {
             let asked = weights.asked.take()?;
             weights.loads += 1;
-            Some(asked)
+            weights.cold_loads += u64::from(weights.asked_when_cold);
+            Some((asked, weights.asked_when_cold))
         });
-        Some(now.saturating_since(asked??))
+        let (asked, from_file) = asked??;
+        Some((now.saturating_since(asked), from_file))
     }
 
     /// Returns true if the weights of a replica are on its device, as far as is known.
@@ -111,7 +130,9 @@ impl ReplicaWeights {
             bytes: weights.place.weights,
             pool_bytes: (memory.as_u64() < u64::MAX).then_some(memory),
             load_ms: weights.place.load.as_secs_f64() * 1e3,
+            cold_load_ms: weights.cold_load.as_secs_f64() * 1e3,
             loads: weights.loads,
+            cold_loads: weights.cold_loads,
             evictions: weights.evictions,
         })
     }
@@ -149,20 +170,22 @@ impl State {
 
 impl Collector for ReplicaWeights {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
-        let mut devices: BTreeMap<DeviceId, [u64; 3]> = BTreeMap::new();
+        let mut devices: BTreeMap<DeviceId, [u64; 4]> = BTreeMap::new();
         {
             let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
             for weights in state.replicas.values() {
                 let bytes = weights.place.weights;
-                let [resident, warm, memory] = devices.entry(weights.device.clone()).or_default();
+                let [resident, warm, memory, cold] =
+                    devices.entry(weights.device.clone()).or_default();
                 match weights.place.residency {
                     Residency::Resident => *resident += bytes.as_u64(),
                     Residency::Warm => *warm += bytes.as_u64(),
+                    Residency::Cold => *cold += bytes.as_u64(),
                 }
                 *memory = state.memory_of(weights).as_u64();
             }
         }
-        let gauges: [(&str, &str, usize); 3] = [
+        let gauges: [(&str, &str, usize); 4] = [
             (
                 "packhorse_weights_resident_bytes",
                 "Weights on a device that can leave it for others.",
@@ -177,6 +200,11 @@ impl Collector for ReplicaWeights {
                 "packhorse_weights_memory_bytes",
                 "Memory of a device that the weights of all its models may have together, as its worker reported it last.",
                 2,
+            ),
+            (
+                "packhorse_weights_cold_bytes",
+                "Weights in the files of a device's node only, from which their programs are loaded when they are asked for.",
+                3,
             ),
         ];
         for (name, help, index) in gauges {
@@ -209,7 +237,7 @@ mod tests {
         weights.begin_load(Time::ZERO, id);
         let copied = Time::ZERO + Duration::from_millis(3);
         let took = weights.end_load(copied, id);
-        assert_eq!(took, Some(Duration::from_millis(3)));
+        assert_eq!(took, Some((Duration::from_millis(3), false)));
         weights.count_eviction(id);
         let view = weights.view(id).unwrap();
         assert_eq!((view.loads, view.evictions), (1, 1));
@@ -222,6 +250,18 @@ mod tests {
         };
         weights.set_memory(&device, ByteCount::new(99));
         assert_eq!(weights.without_room(), BTreeMap::from([(id, small)]));
+        let cold = PoolPlace {
+            residency: Residency::Cold,
+            ..place
+        };
+        weights.set(id, &device, cold);
+        weights.set_cold_load(id, Duration::from_millis(40));
+        weights.begin_load(copied, id);
+        let loaded = weights.end_load(copied + Duration::from_millis(50), id);
+        assert_eq!(loaded, Some((Duration::from_millis(50), true)));
+        let view = weights.view(id).unwrap();
+        assert_eq!((view.loads, view.cold_loads), (2, 1));
+        assert!((view.cold_load_ms - 40.0).abs() < 1e-9);
         weights.remove(id);
         assert_eq!(weights.view(id), None);
     }

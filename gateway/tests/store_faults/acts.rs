@@ -175,6 +175,7 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
         priority: Priority::default(),
         min_replicas: MinReplicas::default(),
         queue_limit: None,
+        max_cold_wait: None,
         variant: None,
     }
 }

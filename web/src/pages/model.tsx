@@ -318,6 +318,8 @@ function Requests({ model }: { model: ModelView }) {
   );
 }
 
+const PLACES = { resident: "on the device", warm: "ready to be copied", cold: "in its file only" };
+
 const REPLICAS: readonly Column<ReplicaView>[] = [
   { title: "Replica", cell: (r) => <span className="mono">{r.id}</span>, sort: (r) => r.id },
   { title: "State", cell: (r) => (r.serving ? <State state="serving" /> : <State state={r.state ?? "planned"} title={r.reason ?? undefined} />), sort: (r) => (r.serving ? "serving" : (r.state ?? "")) },
@@ -327,7 +329,7 @@ const REPLICAS: readonly Column<ReplicaView>[] = [
   { title: "Compute share", cell: (r) => (r.compute_share_pct ? `${fixed(r.compute_share_pct, 0)} %` : "no limit"), sort: (r) => r.compute_share_pct ?? 100, numeric: true, from: "tablet" },
   { title: "Memory", cell: (r) => bytes(r.memory_bytes), sort: (r) => r.memory_bytes ?? 0, numeric: true, from: "tablet" },
   { title: "Process", cell: (r) => (r.worker === "pool" ? "with others" : "its own"), sort: (r) => r.worker ?? "own", from: "desktop" },
-  { title: "Weights", cell: (r) => (r.weights?.residency === "warm" ? "ready to be copied" : "on the device"), sort: (r) => r.weights?.residency ?? "resident", from: "desktop" },
+  { title: "Weights", cell: (r) => PLACES[r.weights?.residency ?? "resident"], sort: (r) => r.weights?.residency ?? "resident", from: "desktop" },
   { title: "Restarts", cell: (r) => fixed(r.restarts, 0), sort: (r) => r.restarts, numeric: true, from: "tablet" },
   { title: "Why", cell: (r) => <span className="muted">{r.reason}</span>, from: "desktop", grow: true },
 ];

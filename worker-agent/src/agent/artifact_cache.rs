@@ -48,6 +48,11 @@ impl ArtifactCache {
         self.dir.join(digest.to_hex())
     }
 
+    /// Returns true if the artifact is there.
+    pub(super) fn has(&self, digest: ArtifactDigest) -> bool {
+        self.path(digest).is_file()
+    }
+
     /// Returns the cached artifacts, and removes incomplete files.
     pub(super) fn scan(&self) -> io::Result<Vec<ArtifactDigest>> {
         let mut digests = Vec::new();

@@ -101,6 +101,12 @@ pub(super) struct Options {
     )]
     pub(super) device_memory: Vec<(String, ByteCount)>,
 
+    /// Memory, such as 4GiB, for the weights that the process which models of a CPU share keeps ready beside the device's memory; beyond it the models that
+    /// were used least recently leave memory, and are loaded from their files when they are asked for [default: no limit: weights lie in files' pages, which
+    /// the kernel takes back by itself]
+    #[arg(long, env = "PACKHORSE_HOST_MEMORY", value_name = "SIZE")]
+    pub(super) host_memory: Option<ByteCount>,
+
     /// Models of a CPU up to which each has a worker process of its own; where there are more, they share one, which has the weights in memory that are asked
     /// for, and computes one batch at a time [default: 8, or the threads of the CPU if they are more]
     #[arg(long, env = "PACKHORSE_OWN_WORKERS", value_name = "MODELS")]
@@ -208,6 +214,8 @@ pub(super) struct Settings {
     pub(super) libtorch: Option<Libtorch>,
     /// The memory of devices, by their names, where it is less than they have.
     pub(super) device_memory: Vec<(String, ByteCount)>,
+    /// The memory for weights that are not on a device; `None` for as much as there is.
+    pub(super) host_memory: Option<ByteCount>,
     /// The number of models of a CPU up to which each has a process of its own, if it is given.
     pub(super) own_workers: Option<u32>,
     /// The use of MPS.
@@ -337,6 +345,7 @@ impl Options {
             worker: check_readable("worker", &worker)?,
             libtorch,
             device_memory: self.device_memory,
+            host_memory: self.host_memory,
             own_workers: self.own_workers,
             mps: self.mps,
             mps_control: self.mps_control,

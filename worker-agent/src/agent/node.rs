@@ -421,7 +421,15 @@ impl Node {
             }
             Action::Evict(digest) => self.cache.evict(digest),
             Action::Start(task) => {
-                let event = self.workers.start(&task, &self.cache);
+                let mut artifacts = task.artifacts().into_iter();
+                let gone = artifacts.find(|digest| !self.cache.has(*digest));
+                let event = match gone {
+                    Some(digest) => {
+                        tracing::warn!(artifact = %digest, "the artifact is not in the cache any more");
+                        Event::ArtifactGone(task.id(), digest)
+                    }
+                    None => self.workers.start(&task, &self.cache),
+                };
                 self.handle(event);
             }
             Action::Terminate(id) => self.workers.terminate(&id),

@@ -330,6 +330,7 @@ impl Workers {
             pipeline: self.settings.pipeline.for_backend(device.backend),
             batch_limit_ms: self.batch_limit_ms(),
             memory_limit: Some(device.memory),
+            warm_limit: self.settings.host_memory,
             reads: vec![self.folder.artifacts()],
             writes: lock.parent().map(Path::to_owned).into_iter().collect(),
         })?;

@@ -65,6 +65,10 @@ pub struct PoolTask {
     /// The memory that the process may have, with the weights of its programs on the device; `None` for as much as there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<ByteCount>,
+    /// The bytes that weights in memory and not on the device may have together. Programs beyond them leave memory, and are loaded again from their files;
+    /// `None` for as much as there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm_limit: Option<ByteCount>,
     /// The files and folders that the programs of the device read, such as the folder of their artifacts.
     pub reads: Vec<PathBuf>,
     /// The files and folders that they write, besides the hand-over folder.

@@ -20,6 +20,7 @@ use packhorse_wire::ToGateway;
 use crate::{
     executor::OutputTensor,
     link_stream::{ImmediateWriter, LinkStream},
+    residency::InUse,
     semaphore::Permit,
     shared_memory::SharedMemory,
 };
@@ -27,8 +28,8 @@ use crate::{
 /// The largest answer that the computing thread sends, in bytes. It is copied together.
 const DIRECT_LIMIT: usize = 4096;
 
-/// A batch's permits of its connection and of the worker.
-pub(super) type BatchPermits = (Permit, Permit);
+/// A batch's permits of its connection and of the worker, and its use of a program that may leave memory otherwise.
+pub(super) type BatchPermits = (Permit, Permit, Option<InUse>);
 
 /// A message to the gateway, with the permits of the batch that it answers. They are released when it is sent.
 pub(super) struct Answer {

@@ -560,15 +560,26 @@ fn receive_batches(
             _ => return Err(ConnectionError::NoBatch),
         };
         let started = now();
+        let kept = link.weights.as_ref().map(MemberWeights::keep).transpose();
+        let (in_use, not_loaded) = match kept {
+            Ok(in_use) => (in_use, None),
+            Err(error) => (None, Some(ExecutionError::NotBegun(error.reason))),
+        };
         let reply = ConnectionReply {
             batch: header,
             batch_limit: Arc::clone(&link.batch_limit),
             answers: answering.answers.clone(),
             writer: Arc::clone(answering.writer),
-            permits: (unanswered.acquire(), link.batches.acquire()),
+            permits: (unanswered.acquire(), link.batches.acquire(), in_use),
             broken: Arc::clone(answering.broken),
         };
-        receive_batch(&mut receiver.reader, link, started, &payload, reply)?;
+        receive_batch(
+            &mut receiver.reader,
+            link,
+            (started, not_loaded),
+            &payload,
+            reply,
+        )?;
     }
     Ok(())
 }
@@ -576,7 +587,7 @@ fn receive_batches(
 fn receive_batch(
     reader: &mut BufReader<LinkReader<'_>>,
     link: &Link,
-    started: Instant,
+    (started, not_loaded): (Instant, Option<ExecutionError>),
     payload: &Payload<'_>,
     reply: ConnectionReply,
 ) -> Result<(), ConnectionError> {
@@ -587,11 +598,12 @@ fn receive_batch(
     })?;
     let rows = header.rows;
     let exceeded = link.batch_limit.rows().filter(|limit| rows > *limit);
-    let prepared = match exceeded {
-        Some(limit) => Err(ExecutionError::OutOfMemory(format!(
+    let prepared = match (not_loaded, exceeded) {
+        (Some(error), _) => Err(error),
+        (None, Some(limit)) => Err(ExecutionError::OutOfMemory(format!(
             "a batch of {rows} rows; the memory suffices for {limit}"
         ))),
-        None => link.executor.prepare(&header.inputs),
+        (None, None) => link.executor.prepare(&header.inputs),
     };
     let mut batch = match prepared {
         Ok(batch) => batch,
@@ -600,16 +612,14 @@ fn receive_batch(
                 let bytes = ToWorker::Batch(header.clone()).payload_len();
                 io::copy(&mut reader.take(bytes), &mut io::sink())?;
             }
-            // Whatever else keeps a batch from being prepared is taken for a lack of memory.
-            let is_refused = matches!(error, ExecutionError::ModuleThrew(_));
-            if exceeded.is_none() && !is_refused {
+            // A device that fails here lacks memory, as a rule; if not, the next batch shows it.
+            let kind = match &error {
+                ExecutionError::DeviceFailed(_) => FailureKind::OutOfMemory,
+                error => failure_kind(error),
+            };
+            if kind == FailureKind::OutOfMemory && exceeded.is_none() {
                 reply.report_shortage();
             }
-            let kind = if is_refused {
-                FailureKind::ModuleThrew
-            } else {
-                FailureKind::OutOfMemory
-            };
             reply.send_failure_kind(kind, error.to_string());
             return Ok(());
         }

@@ -34,6 +34,7 @@ mod semaphore;
 mod serve;
 mod shared_memory;
 mod status_reporter;
+mod stored_program;
 mod trial;
 
 use std::{panic, path::PathBuf, process};

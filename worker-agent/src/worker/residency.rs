@@ -3,24 +3,29 @@
 //! Gateways decide whose weights come and go, by what waits for them. Here they are carried out, one at a time, and what the process needs otherwise is
 //! measured: a copy for which there is no room is not made, and where the process grows by other means, the weights that were used least recently
 //! leave. Gateways are told of each change, and of the memory that there is for weights.
+//!
+//! Weights that are not on the device are in memory, *warm*, up to a second limit. Beyond it the programs that were used least recently leave memory
+//! altogether: they are *cold*, and are loaded again from their files when they are asked for.
 
 use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU32, AtomicU64, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
 };
 
 use packhorse_cluster::{ByteCount, ReplicaId};
-use packhorse_wire::WeightsReport;
+use packhorse_reconcile::{WarmProgram, leaving};
+use packhorse_wire::{WeightsPlace, WeightsReport};
 
 use crate::{
     clock::now,
-    executor::{self, ExecutionError, Executor, Weights},
+    executor::{self, ExecutionError, Executor, StartError, Weights},
     process_memory,
+    stored_program::StoredProgram,
 };
 
 /// The part of the limit that is left free: the kernel counts resident memory in steps.
@@ -42,6 +47,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Residency {
     /// The memory that the process may have; `None` for as much as there is.
     limit: Option<u64>,
+    /// The bytes that warm weights may have together; `None` for as much as there is.
+    warm_limit: Option<u64>,
     /// The programs whose weights may leave. Its lock is held while weights come or go for others.
     members: Mutex<BTreeMap<ReplicaId, Arc<MemberWeights>>>,
     /// The memory for weights that gateways were told last.
@@ -53,11 +60,43 @@ pub(crate) struct Residency {
 pub(crate) struct MemberWeights {
     residency: Arc<Residency>,
     replica: ReplicaId,
-    executor: Arc<dyn Executor>,
+    program: Arc<StoredProgram>,
+    /// The number of batches and orders that are under way.
+    in_use: AtomicU32,
     /// The time of the last batch, or of the last copy, in nanoseconds since the start.
     used: AtomicU64,
     /// Tells gateways where the weights are. Returns false if there are none.
     changed: Box<dyn Fn() -> bool + Send + Sync>,
+}
+
+/// A use of a program, which stays in memory until this is dropped.
+pub(crate) struct InUse(Arc<MemberWeights>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        // Whoever wanted it to leave meanwhile has not had it leave.
+        if self.0.in_use.fetch_sub(1, Relaxed) == 1 && self.0.is_warm() {
+            self.0.residency.cool_now();
+        }
+    }
+}
+
+/// What has left the device, or memory, for others.
+#[derive(Default)]
+struct Gone {
+    members: Vec<Arc<MemberWeights>>,
+    /// The programs that have left memory, which takes time.
+    programs: Vec<Arc<dyn Executor>>,
+}
+
+impl Gone {
+    /// Tells gateways, and gives the memory back.
+    fn tell(self) {
+        drop(self.programs);
+        for member in self.members {
+            (member.changed)();
+        }
+    }
 }
 
 /// The searches for memory that the process keeps although nothing uses it, and that weights could have.
@@ -99,13 +138,16 @@ enum NoCopy {
     NoRoom(u64),
     #[error(transparent)]
     Failed(#[from] ExecutionError),
+    #[error(transparent)]
+    NotLoaded(#[from] StartError),
 }
 
 impl Residency {
-    /// Creates the memory of a process without programs, which may have this much.
-    pub(crate) fn new(limit: Option<ByteCount>) -> Arc<Self> {
+    /// Creates the memory of a process without programs, which may have this much, and of warm weights, which may have this much.
+    pub(crate) fn new(limit: Option<ByteCount>, warm_limit: Option<ByteCount>) -> Arc<Self> {
         let residency = Arc::new(Self {
             limit: limit.map(|limit| limit.as_u64().saturating_sub(MARGIN)),
+            warm_limit: warm_limit.map(ByteCount::as_u64),
             members: Mutex::default(),
             told: AtomicU64::new(0),
             start: now(),
@@ -122,24 +164,26 @@ impl Residency {
     pub(crate) fn enter(
         self: &Arc<Self>,
         replica: ReplicaId,
-        executor: Arc<dyn Executor>,
+        program: Arc<StoredProgram>,
         changed: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<MemberWeights> {
         let member = Arc::new(MemberWeights {
             residency: Arc::clone(self),
             replica,
-            executor,
+            program,
+            in_use: AtomicU32::new(0),
             used: AtomicU64::new(0),
             changed: Box::new(changed),
         });
         let mut members = self.lock();
         members.insert(replica, Arc::clone(&member));
         // Others were used, and this one may never be.
-        if !self.fits(0)
-            && let Some(weights) = member.executor.weights()
-        {
-            weights.park();
+        if !self.fits(0) {
+            member.program.park();
         }
+        let gone = self.cool(&members);
+        drop(members);
+        gone.tell();
         member
     }
 
@@ -153,7 +197,7 @@ impl Residency {
         let members = self.lock();
         let (room, gone) = self.free(&members, bytes, None);
         drop(members);
-        tell(&gone);
+        gone.tell();
         room
     }
 
@@ -163,15 +207,28 @@ impl Residency {
         members: &BTreeMap<ReplicaId, Arc<MemberWeights>>,
         bytes: u64,
         except: Option<ReplicaId>,
-    ) -> (bool, Vec<Arc<MemberWeights>>) {
-        let mut gone = Vec::new();
+    ) -> (bool, Gone) {
+        let mut parked = Vec::new();
+        let room = self.park_until(members, bytes, except, &mut parked);
+        let mut gone = self.cool(members);
+        gone.members.extend(parked);
+        (room, gone)
+    }
+
+    fn park_until(
+        &self,
+        members: &BTreeMap<ReplicaId, Arc<MemberWeights>>,
+        bytes: u64,
+        except: Option<ReplicaId>,
+        gone: &mut Vec<Arc<MemberWeights>>,
+    ) -> bool {
         if self.fits(bytes) {
-            return (true, gone);
+            return true;
         }
         // What batches and loads have left free the process keeps otherwise, because that saves time.
         executor::release_free_memory();
         if self.fits(bytes) {
-            return (true, gone);
+            return true;
         }
         let mut idle: Vec<&Arc<MemberWeights>> = members
             .values()
@@ -179,15 +236,43 @@ impl Residency {
             .collect();
         idle.sort_by_key(|member| member.used.load(Relaxed));
         for member in idle {
-            let left = member.executor.weights().is_some_and(Weights::try_park);
-            if left {
+            if member.program.try_park() {
                 gone.push(Arc::clone(member));
                 if self.fits(bytes) {
-                    return (true, gone);
+                    return true;
                 }
             }
         }
-        (false, gone)
+        false
+    }
+
+    /// Has programs leave memory, those first that were used least recently, until the warm ones have no more than they may.
+    fn cool(&self, members: &BTreeMap<ReplicaId, Arc<MemberWeights>>) -> Gone {
+        let mut gone = Gone::default();
+        let Some(limit) = self.warm_limit else {
+            return gone;
+        };
+        let warm = members.values().filter(|member| member.is_warm());
+        let warm = warm.map(|member| WarmProgram {
+            key: member.replica,
+            used: member.used.load(Relaxed),
+            bytes: member.bytes(),
+            is_idle: member.in_use.load(Relaxed) == 0,
+        });
+        for replica in leaving(warm.collect(), limit) {
+            let member = &members[&replica];
+            if let Some(program) = member.program.leave() {
+                gone.programs.push(program);
+                gone.members.push(Arc::clone(member));
+            }
+        }
+        gone
+    }
+
+    /// Does that, and tells of it.
+    fn cool_now(&self) {
+        let gone = self.cool(&self.lock());
+        gone.tell();
     }
 
     /// Returns true if the process may take so many bytes more.
@@ -251,65 +336,99 @@ impl Residency {
 
 impl MemberWeights {
     fn bytes(&self) -> u64 {
-        self.executor.weights().map_or(0, Weights::bytes)
+        self.program.bytes()
     }
 
     fn is_resident(&self) -> bool {
-        self.executor.weights().is_none_or(Weights::is_resident)
+        self.program.is_resident()
+    }
+
+    fn is_warm(&self) -> bool {
+        !self.program.is_cold() && !self.program.is_resident()
+    }
+
+    /// Has the program stay in memory until what is returned is dropped, into which it is loaded first if it is cold.
+    ///
+    /// # Errors
+    /// It cannot be loaded.
+    pub(crate) fn keep(self: &Arc<Self>) -> Result<InUse, StartError> {
+        self.in_use.fetch_add(1, Relaxed);
+        let in_use = InUse(Arc::clone(self));
+        if self.program.is_cold() {
+            self.program.loaded()?;
+            self.settle();
+        }
+        Ok(in_use)
+    }
+
+    /// Has the weights of a program that was just loaded stay on the device if there is room for them, for which others leave.
+    fn settle(&self) {
+        let members = self.residency.lock();
+        let (room, mut gone) = self.residency.free(&members, 0, Some(self.replica));
+        if !room {
+            self.program.park();
+            let cooled = self.residency.cool(&members);
+            gone.members.extend(cooled.members);
+            gone.programs.extend(cooled.programs);
+        }
+        drop(members);
+        gone.tell();
     }
 
     /// Returns the report to a gateway of which so many orders were carried out.
     pub(crate) fn report(&self, orders: u32) -> WeightsReport {
-        let weights = self.executor.weights();
         let memory = self.residency.memory(&self.residency.lock());
         self.residency.told.store(memory, Relaxed);
         WeightsReport {
             orders,
-            resident: self.is_resident(),
+            place: if self.program.is_cold() {
+                WeightsPlace::Cold
+            } else if self.is_resident() {
+                WeightsPlace::Resident
+            } else {
+                WeightsPlace::Warm
+            },
             bytes: self.bytes(),
             memory,
-            load: weights.map_or(Duration::ZERO, Weights::load_time),
+            load: self.program.load_time(),
+            cold_load: self.program.file_load_time(),
         }
     }
 
     /// Has the weights be on the device, for which others leave if there is no room. Returns false if they are not.
-    pub(crate) fn load(&self) -> bool {
-        let Some(weights) = self.executor.weights() else {
-            return true;
-        };
+    pub(crate) fn load(self: &Arc<Self>) -> bool {
         let since_start = now().saturating_duration_since(self.residency.start);
         let used = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
         self.used.store(used, Relaxed);
-        if weights.is_resident() {
-            return true;
-        }
-        let members = self.residency.lock();
-        let bytes = weights.bytes();
-        let (room, gone) = self.residency.free(&members, bytes, Some(self.replica));
-        let copied = if room {
-            weights.restore().map_err(NoCopy::from)
-        } else {
-            Err(NoCopy::NoRoom(bytes))
-        };
-        drop(members);
-        tell(&gone);
+        let copied = self.keep().map_err(NoCopy::from);
+        let copied = copied.and_then(|_in_use| self.copy());
         if let Err(reason) = &copied {
             tracing::warn!(replica.id = %self.replica, %reason, "the weights are not copied");
         }
         copied.is_ok()
     }
 
+    /// Copies the weights of a program in memory to the device.
+    fn copy(&self) -> Result<(), NoCopy> {
+        if self.is_resident() {
+            return Ok(());
+        }
+        let members = self.residency.lock();
+        let bytes = self.bytes();
+        let (room, gone) = self.residency.free(&members, bytes, Some(self.replica));
+        let copied = if room {
+            self.program.restore().map_err(NoCopy::from)
+        } else {
+            Err(NoCopy::NoRoom(bytes))
+        };
+        drop(members);
+        gone.tell();
+        copied
+    }
+
     /// Has the weights leave the device, once no batch uses them.
     pub(crate) fn unload(&self) {
-        if let Some(weights) = self.executor.weights() {
-            weights.park();
-        }
-    }
-}
-
-/// Tells the gateways of programs whose weights left.
-fn tell(gone: &[Arc<MemberWeights>]) {
-    for member in gone {
-        (member.changed)();
+        self.program.park();
+        self.residency.cool_now();
     }
 }

@@ -10,6 +10,8 @@ mod answers;
 #[cfg(feature = "torch")]
 mod backbone;
 #[cfg(feature = "torch")]
+mod cold;
+#[cfg(feature = "torch")]
 mod confinement;
 #[cfg(feature = "torch")]
 mod cuda;

@@ -24,7 +24,7 @@ use crate::{
 const MIB: u64 = 1 << 20;
 
 /// Returns the task of a program of `parked.py` whose weights may leave.
-fn parked(program: &str, number: u32) -> ServeTask {
+pub(crate) fn parked(program: &str, number: u32) -> ServeTask {
     let (x, y) = (
         tensor("x", "FP32", &[-1, 64]),
         tensor("y", "FP32", &[-1, 8]),
@@ -39,7 +39,7 @@ fn parked(program: &str, number: u32) -> ServeTask {
     named(serve_task(execution), number)
 }
 
-fn pool_task(memory_limit: Option<u64>) -> PoolTask {
+pub(crate) fn pool_task(memory_limit: Option<u64>) -> PoolTask {
     PoolTask {
         memory_limit: memory_limit.map(ByteCount::new),
         reads: vec![written_by("parked.py")],
@@ -54,7 +54,7 @@ fn inputs(seed: u32) -> Tensor {
 }
 
 /// Sends a batch and returns the answer, past reports on the weights.
-fn ask(link: &mut Link, seed: u32) -> Vec<Tensor> {
+pub(crate) fn ask(link: &mut Link, seed: u32) -> Vec<Tensor> {
     link.send(u64::from(seed), 2, &[inputs(seed)]);
     loop {
         match link.message().expect("an answer") {
@@ -66,7 +66,7 @@ fn ask(link: &mut Link, seed: u32) -> Vec<Tensor> {
 }
 
 /// Returns the report after so many orders.
-fn report_after(link: &mut Link, orders: u32) -> WeightsReport {
+pub(crate) fn report_after(link: &mut Link, orders: u32) -> WeightsReport {
     loop {
         match link.message().expect("a report") {
             ToGateway::Weights(report) if report.orders == orders => return report,
@@ -77,7 +77,7 @@ fn report_after(link: &mut Link, orders: u32) -> WeightsReport {
 }
 
 /// Returns the resident memory of a process, in bytes.
-fn resident(pid: u32) -> u64 {
+pub(crate) fn resident(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let field = { status.lines() }.find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = field.unwrap().trim().trim_end_matches(" kB");
@@ -93,7 +93,7 @@ fn weights_come_back_bit_by_bit_whatever_the_program() {
         pool.begin(&task);
         let (mut link, first) = pool.connect_deciding(&task);
         assert!(
-            first.resident && first.bytes > MIB / 2,
+            first.is_resident() && first.bytes > MIB / 2,
             "{program}: {first:?}"
         );
         let answers: Vec<_> = (0..3).map(|seed| ask(&mut link, seed)).collect();
@@ -101,7 +101,7 @@ fn weights_come_back_bit_by_bit_whatever_the_program() {
 
         link.send_message(&ToWorker::Unload);
         let unloaded = report_after(&mut link, 1);
-        assert!(!unloaded.resident, "{program}: {unloaded:?}");
+        assert!(!unloaded.is_resident(), "{program}: {unloaded:?}");
         let left = before.saturating_sub(resident(pool.worker.pid()));
         assert!(
             left > first.bytes * 8 / 10,
@@ -113,7 +113,7 @@ fn weights_come_back_bit_by_bit_whatever_the_program() {
         for (seed, orders) in (0..3).zip([3, 5, 7]) {
             link.send_message(&ToWorker::Unload);
             link.send_message(&ToWorker::Load);
-            assert!(report_after(&mut link, orders).resident, "{program}");
+            assert!(report_after(&mut link, orders).is_resident(), "{program}");
             assert_eq!(ask(&mut link, seed), answers[seed as usize], "{program}");
         }
         println!("{program}: {} KiB in {:?}", first.bytes >> 10, first.load);
@@ -131,7 +131,7 @@ fn what_cannot_leave_stays_and_answers() {
         link.send_message(&ToWorker::Unload);
         let report = report_after(&mut link, 1);
         if first.bytes == 0 {
-            assert!(report.resident, "{program}: {report:?}");
+            assert!(report.is_resident(), "{program}: {report:?}");
         }
         let after = ask(&mut link, 1);
         if program == "Counter" {
@@ -168,12 +168,12 @@ fn what_a_program_writes_to_its_weights_is_not_lost() {
     assert!(first.bytes > MIB, "it seems to write nothing: {first:?}");
     assert_eq!(first_for(&mut link, 1, 0.5), 0);
     link.send_message(&ToWorker::Unload);
-    assert!(!report_after(&mut link, 1).resident);
+    assert!(!report_after(&mut link, 1).is_resident());
     assert_eq!(first_for(&mut link, 2, 1e6), 1);
     // From now on its weights are others than those of the file.
     link.send_message(&ToWorker::Unload);
     let report = report_after(&mut link, 2);
-    assert!(report.resident && report.bytes == 0, "{report:?}");
+    assert!(report.is_resident() && report.bytes == 0, "{report:?}");
     assert_eq!(first_for(&mut link, 3, 1e6), 2);
 
     let (mut link, first) = pool.connect_deciding(&captured);

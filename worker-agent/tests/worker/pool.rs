@@ -107,6 +107,14 @@ impl PoolWorker {
         })
     }
 
+    /// Waits for the failure of a member that has served.
+    pub(crate) fn failure_of_served(&self, task: &ServeTask) -> (String, bool) {
+        self.wait_for(task, |report| match report {
+            WorkerReport::Failed { reason, permanent } => Some((reason, permanent)),
+            _ => None,
+        })
+    }
+
     fn wait_until_ended(&self, task: &ServeTask) {
         self.wait_for(task, |report| (report == WorkerReport::Ended).then_some(()));
     }
@@ -118,6 +126,7 @@ pub(crate) fn task(batch_limit_ms: u64) -> PoolTask {
         pipeline: PipelineSettings::default(),
         batch_limit_ms,
         memory_limit: None,
+        warm_limit: None,
         reads: vec![modules()],
         writes: Vec::new(),
     }

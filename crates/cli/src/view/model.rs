@@ -137,6 +137,9 @@ fn print_text(model: &ModelView) -> anyhow::Result<()> {
         |limit| format!("at most {limit} waiting requests"),
     );
     table.add_row(["queue", &queue]);
+    if let Some(wait) = model.max_cold_wait_ms {
+        table.add_row(["cold", &format!("a request waits {wait} ms for the load")]);
+    }
     table.add_row([
         "artifact",
         &format!("{} ({} bytes)", model.artifact, model.artifact_bytes),
@@ -240,13 +243,18 @@ fn weights_text(weights: &WeightsView) -> String {
     let place = match weights.residency {
         Residency::Resident => "on the device",
         Residency::Warm => "ready to be copied",
+        Residency::Cold => "in its file only",
     };
     let copies = match weights.loads {
         1 => "copied once".to_owned(),
         times => format!("copied {times} times"),
     };
+    let from_file = match weights.cold_loads {
+        0 => String::new(),
+        times => format!(", {times} from its file in {:.0} ms", weights.cold_load_ms),
+    };
     format!(
-        ", weights {place} ({}, {copies}, {:.2} ms each)",
+        ", weights {place} ({}, {copies}{from_file}, {:.2} ms each)",
         weights.bytes, weights.load_ms
     )
 }

@@ -121,6 +121,7 @@ async fn flags_win_over_the_specification() {
     expected["rate_rps"] = json!(80.0);
     expected["rate"] = json!("measured");
     expected["queue_limit"] = json!(64);
+    expected["max_cold_wait_ms"] = json!(900);
     expected["family"] = json!("f");
     expected["accuracy"] = json!(81.5);
     expected["artifact_path"] = json!("/models/m.pt");
@@ -147,6 +148,8 @@ async fn flags_win_over_the_specification() {
         "measured",
         "--queue-limit",
         "64",
+        "--max-cold-wait-ms",
+        "900",
         "--family",
         "f",
         "--accuracy",
@@ -326,6 +329,14 @@ async fn show_update_and_remove_name_the_version_they_mean() {
             json!({"family": "f", "accuracy": 90.0}),
         ),
         (&["--no-family"], json!({"family": null})),
+        (
+            &["--max-cold-wait-ms", "900"],
+            json!({"max_cold_wait_ms": 900}),
+        ),
+        (
+            &["--max-cold-wait-ms", "default"],
+            json!({"max_cold_wait_ms": null}),
+        ),
     ] {
         admin("PATCH", "/v1/models/m")
             .and(body_json(change))

@@ -117,6 +117,7 @@ impl Run {
             priority: 0,
             may_fall_back: false,
             deadline: at(deadline),
+            load_by: at(deadline),
         };
         self.requests += 1;
         self.engine.handle(at(now), Event::RequestArrived(request));

@@ -1,6 +1,6 @@
 //! The engine's pools: which member of a device's pool computes next, and whose weights are copied to the device.
 
-use std::{cmp::Reverse, mem};
+use std::{cmp::Reverse, mem, time::Duration};
 
 use packhorse_cluster::{Priority, Time};
 
@@ -18,7 +18,7 @@ use crate::{
 /// The most urgent members, and the most others, that are examined for one that computes next. Bounds a decision.
 const MOST_EXAMINED: usize = 16;
 
-/// The most members of a device that are being copied: one, and the next one behind it, so that the link does not wait for the engine.
+/// The most members of a device that are being copied, or loaded from files: one, and the next one behind it, so that neither way waits for the engine.
 const MOST_COPIES: usize = 2;
 
 /// The next step of a decision about a device.
@@ -159,22 +159,40 @@ impl Engine {
     fn note_residency(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
         let first = self.first_due(now, key);
-        let (mut is_resident, mut is_warm) = (false, false);
-        let mut is_attended = first.is_none();
+        let is_wanted = first.is_some() || model.asked_for.is_some();
+        let (mut is_resident, mut is_away) = (false, false);
+        let mut is_attended = !is_wanted;
         for (replica, device) in model.pool.members() {
             let Some(place) = { self.pools.get(device) }.and_then(|pool| pool.residency(replica))
             else {
                 continue;
             };
             is_resident |= place == Residency::Resident;
-            is_warm |= place == Residency::Warm;
-            let may_take = first.is_some_and(|(view, first)| view.may_take(first, replica));
-            is_attended |= place != Residency::Warm && may_take;
+            is_away |= place == Residency::Away;
+            let may_take = first.is_none_or(|(view, first)| view.may_take(first, replica));
+            is_attended |= place != Residency::Away && may_take;
         }
-        let is_cold = is_warm && !is_attended;
-        self.model_mut(key).is_resident = is_resident;
+        let is_cold = is_away && !is_attended;
+        let model = self.model_mut(key);
+        model.is_resident = is_resident;
+        model.asked_for.take_if(|_| !is_cold);
         self.pools.set_cold(key, is_cold);
         is_cold
+    }
+
+    /// Returns the time at which the first request of a model could be answered if it is in files only, on all devices with it; `None` if it is in memory.
+    pub(super) fn due_from_disk(&self, now: Time, key: ModelKey) -> Option<Time> {
+        let model = self.models.get(&key)?;
+        if !model.pool.is_pooled() {
+            return None;
+        }
+        let mut first: Option<Time> = None;
+        for (replica, device) in model.pool.members() {
+            let loaded = self.pools.get(device)?.due_from_disk(now, replica)?;
+            let compute = model.pool.get(replica)?.expectation(now).compute(1);
+            first = first.into_iter().chain(Some(loaded + compute)).min();
+        }
+        first
     }
 
     /// Returns the waiting request of a model that is due first; if no member of a pool may take it, one that some may take.
@@ -423,6 +441,22 @@ impl Engine {
         }
     }
 
+    /// Takes note of where the weights of a member come from, and of the time for that.
+    pub(super) fn weights_stored(
+        &mut self,
+        now: Time,
+        replica: ReplicaKey,
+        on_disk: bool,
+        load: Duration,
+    ) {
+        if let Some((_, device)) = self.member_of_pool(replica)
+            && let Some(pool) = self.pools.get_mut(device)
+        {
+            pool.stored(now, replica, on_disk, load);
+            self.load_cold(now);
+        }
+    }
+
     /// Takes note of the memory that a member's device has for weights.
     pub(super) fn pool_memory_changed(&mut self, now: Time, replica: ReplicaKey, memory: u64) {
         let Some((_, device)) = self.member_of_pool(replica) else {
@@ -454,6 +488,7 @@ impl Engine {
     pub(super) fn load_cold(&mut self, now: Time) {
         while let Some((replica, device, model)) = self.next_load(now) {
             self.pools.set_cold(model, false);
+            self.model_mut(model).asked_for = None;
             let pool = self.pools.get_mut(device).expect("just seen");
             let evicted = pool.load(now, replica);
             self.evict(now, evicted);
@@ -466,7 +501,8 @@ impl Engine {
         if self.pools.cold().is_empty() {
             return None;
         }
-        let waits = |key: &ModelKey| self.queued(*key) > 0;
+        let is_asked_for = |key: &ModelKey| self.models[key].asked_for.is_some();
+        let waits = |key: &ModelKey| self.queued(*key) > 0 || is_asked_for(key);
         let done: Vec<ModelKey> = { self.pools.cold().iter() }
             .filter(|key| !waits(key))
             .copied()
@@ -478,10 +514,13 @@ impl Engine {
         let cold = self.pools.cold().iter();
         let loads = cold.filter_map(|&key| {
             let model = &self.models[&key];
-            let (view, first) = self.first_due(now, key)?;
-            let due = first.request.deadline;
+            let first = self.first_due(now, key);
+            let due = first.map(|(_, first)| first.request.deadline);
+            let due = due.or(model.asked_for)?;
+            let may_take =
+                |replica| first.is_none_or(|(view, first)| view.may_take(first, replica));
             let members = model.pool.members();
-            let members = members.filter(|(replica, _)| view.may_take(first, *replica));
+            let members = members.filter(|(replica, _)| may_take(*replica));
             let places = members.filter_map(|(replica, device)| {
                 let place = places.get(&device)?;
                 let loaded = self.pools.get(device)?.loaded_at(replica, place)?;

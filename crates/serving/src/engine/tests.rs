@@ -4,7 +4,7 @@ use packhorse_contention::ServiceTimes;
 
 use super::*;
 use crate::{
-    BatchError, DeadlineOptions, DeviceKey, DeviceSharing, PoolMember, Refusal, ReplicaParameters,
+    BatchError, DeadlineOptions, DeviceKey, DeviceSharing, PoolMember, ReplicaParameters,
     ShapeClass, TenantKey,
 };
 
@@ -53,5 +53,6 @@ fn request(number: u64, model: ModelKey, deadline: Time) -> Request {
         priority: 0,
         may_fall_back: false,
         deadline,
+        load_by: deadline,
     }
 }

@@ -247,6 +247,7 @@ pub(super) fn model_spec(
         priority: model.priority,
         min_replicas: model.min_replicas,
         queue_limit: None,
+        max_cold_wait: None,
         variant: variant_of(scenario, &model.id),
     }
 }

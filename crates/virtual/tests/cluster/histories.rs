@@ -1,5 +1,6 @@
 //! Random histories of changes and faults under load, after which everything heals. A history follows from its seed: `cargo xtask seeds`
-//! runs as many as one likes, and any of them again. In every fourth, models share pools whose memory does not hold all of them.
+//! runs as many as one likes, and any of them again. In every fourth, models share pools whose memory does not hold all of them, and in every second of
+//! these neither does that of their nodes.
 
 use std::{
     any::Any,
@@ -12,7 +13,7 @@ use std::{
 use packhorse_cluster::{ModelId, NodeName, Scheduling};
 use packhorse_control::{Command, ModelSpecChange, WriteError};
 use packhorse_reconcile::Task;
-use packhorse_virtual::{End, LoadFailure};
+use packhorse_virtual::{Disk, End, LoadFailure};
 use proptest::{
     prelude::*,
     strategy::ValueTree as _,
@@ -172,6 +173,10 @@ impl History {
         let mut cluster = VirtualCluster::new(Settings {
             seed,
             pools: seed % 4 == 3,
+            disk: (seed % 8 == 7).then_some(Disk {
+                host_memory: WEIGHTS,
+                load: Duration::from_millis(60),
+            }),
             ..Settings::default()
         });
         for number in 0..NODES {

@@ -4,6 +4,7 @@
 
 mod backbones;
 mod claims;
+mod cold;
 mod drains;
 mod estimates;
 mod exports;

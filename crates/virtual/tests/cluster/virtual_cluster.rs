@@ -19,8 +19,8 @@ use packhorse_control::{
 };
 use packhorse_reconcile::Task;
 use packhorse_virtual::{
-    AnsweredBatch, AnsweredRequest, Arrivals, Cluster, EndedRequest, Environment, Jitter, Node,
-    Store, WorkerBehaviour,
+    AnsweredBatch, AnsweredRequest, Arrivals, Cluster, Disk, EndedRequest, Environment, Jitter,
+    Node, Store, WorkerBehaviour,
 };
 
 /// The SLO of every model.
@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) measure: Duration,
     /// True if devices have pools, and batches leave no room for others.
     pub(crate) pools: bool,
+    /// The memory of nodes for weights, and their disks, where not all weights have room there.
+    pub(crate) disk: Option<Disk>,
     /// The seed of everything that is random.
     pub(crate) seed: u64,
 }
@@ -58,6 +60,7 @@ impl Default for Settings {
             load: Duration::from_millis(800),
             measure: Duration::from_secs(3),
             pools: false,
+            disk: None,
             seed: 0,
         }
     }
@@ -165,6 +168,7 @@ impl VirtualCluster {
             max_batch_bytes: 1 << 20,
             jitter: JITTER,
             impatient: IMPATIENT,
+            disk: settings.disk,
             seed: settings.seed,
             ..packhorse_virtual::Settings::new(config)
         };
@@ -335,6 +339,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
         rate: RequestsPerSecond::new(rate).ok(),
         rate_mode: RateMode::Max,
         queue_limit: None,
+        max_cold_wait: None,
         variant: None,
         priority: Priority::default(),
         min_replicas: MinReplicas::default(),

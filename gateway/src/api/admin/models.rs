@@ -1,5 +1,7 @@
 //! `/v1/models`: registered models.
 
+use std::time::Duration;
+
 use axum::{
     Extension, Json,
     extract::State,
@@ -215,6 +217,7 @@ pub(super) async fn change(
         priority: change.priority,
         min_replicas: change.min_replicas,
         queue_limit: change.queue_limit,
+        max_cold_wait: change.max_cold_wait_ms.map(|wait| wait.map(from_ms)),
         family: change.family,
         accuracy: change.accuracy,
     };
@@ -380,10 +383,15 @@ fn parse_registration(
         priority: registration.priority.unwrap_or_default(),
         min_replicas: registration.min_replicas.unwrap_or_default(),
         queue_limit: registration.queue_limit,
+        max_cold_wait: registration.max_cold_wait_ms.map(from_ms),
         variant: variant(registration.family, registration.accuracy)?,
     };
     spec.validate().map_err(invalid)?;
     Ok((spec, path))
+}
+
+fn from_ms(ms: u32) -> Duration {
+    Duration::from_millis(ms.into())
 }
 
 /// Checks that a family's name is not reserved.

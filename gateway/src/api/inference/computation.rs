@@ -197,6 +197,11 @@ pub(in crate::api) async fn compute(
     } = request;
     let slo = requested.model.spec.slo;
     let telemetry = &requested.last().telemetry;
+    // Who says how long a request may take waits no longer.
+    let cold_wait = match timeout {
+        Some(timeout) => timeout.min(ModelSpec::MAX_SLO),
+        None => requested.model.spec.max_cold_wait.unwrap_or(slo),
+    };
     let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let time_allowed = patience.map_or(time_allowed, |patience| patience.min(time_allowed));
     let meter = telemetry.begin_request(arrival.at, time_allowed, rows, requested.family.is_some());
@@ -209,6 +214,7 @@ pub(in crate::api) async fn compute(
         rows,
         priority,
         deadline: arrival.at + time_allowed,
+        load_by: arrival.at + patience.map_or(cold_wait, |patience| patience.min(cold_wait)),
     };
     let answered = match inference.data_plane.submit(submission).await {
         Ok(answered) => answered,

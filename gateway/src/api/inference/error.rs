@@ -23,6 +23,8 @@ pub(crate) struct InferenceError {
     message: String,
     /// The time after which to retry, if the error is temporary; in the header it is rounded up to seconds.
     retry_after: Duration,
+    /// True if that time is not the one of any such error.
+    has_own_time: bool,
 }
 
 /// The time after which to retry where no better one is known.
@@ -34,6 +36,7 @@ impl InferenceError {
             status,
             message: message.into(),
             retry_after: RETRY_AFTER,
+            has_own_time: false,
         }
     }
 
@@ -42,14 +45,15 @@ impl InferenceError {
     pub(in crate::api) fn retry_after(self, retry_after: Duration) -> Self {
         Self {
             retry_after,
+            has_own_time: true,
             ..self
         }
     }
 
-    /// Returns the error with the time after which to retry that holds for the model, unless it is one of the client's own.
+    /// Returns the error with the time after which to retry that holds for the model, unless it is one of the client's own, or has such a time.
     #[must_use]
     pub(in crate::api) fn or_retry_after(self, retry_after: Duration) -> Self {
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if self.status == StatusCode::TOO_MANY_REQUESTS || self.has_own_time {
             self
         } else {
             self.retry_after(retry_after)
@@ -181,7 +185,9 @@ impl From<Refusal> for InferenceError {
         };
         let error = Self::new(status, refusal.to_string());
         match refusal {
-            Refusal::TenantPaused { retry_after } => error.retry_after(retry_after),
+            Refusal::TenantPaused { retry_after } | Refusal::Loading { retry_after } => {
+                error.retry_after(retry_after)
+            }
             _ => error,
         }
     }
@@ -259,6 +265,13 @@ mod tests {
                 }),
                 429,
                 "requests of this client ended workers of the model, or had them hang; the next one is taken in 7 s",
+            ),
+            (
+                refused(Refusal::Loading {
+                    retry_after: Duration::from_millis(1200),
+                }),
+                503,
+                "the model is loaded from its file, which takes longer than a request of it may wait; it should be there in 2 s",
             ),
             (
                 refused(Refusal::TooManyRequests { limit: 7 }),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use packhorse_cluster::{ByteCount, PoolPlace, Residency, Time};
 use packhorse_links::Effect;
 use packhorse_serving::{Event, ReplicaKey};
-use packhorse_wire::{ToWorker, WeightsReport};
+use packhorse_wire::{ToWorker, WeightsPlace, WeightsReport};
 
 use super::Driver;
 use crate::driver::served_model::ServedModel;
@@ -33,6 +33,9 @@ impl Driver {
         report: WeightsReport,
     ) {
         let (place, orders) = (pool_place(report), report.orders);
+        if let Some((id, _)) = self.names(replica) {
+            self.weights.set_cold_load(id, report.cold_load);
+        }
         let effects = self.links.weights_reported(replica, place, orders);
         if let Some(target) = self.links.target(replica) {
             let device = &target.replica.spec.device;
@@ -71,8 +74,8 @@ impl Driver {
         self.loaded.insert(replica, now);
         let id = self.names(replica).map(|(id, _)| id);
         let time = id.and_then(|id| self.weights.end_load(now, id));
-        if let (Some(time), Some(model)) = (time, self.served_model(replica)) {
-            model.telemetry.count_weights_load(time);
+        if let (Some((time, from_file)), Some(model)) = (time, self.served_model(replica)) {
+            model.telemetry.count_weights_load(time, from_file);
         }
     }
 
@@ -109,11 +112,14 @@ pub(super) fn pool_place(report: WeightsReport) -> PoolPlace {
     PoolPlace {
         weights: ByteCount::new(report.bytes),
         memory: ByteCount::new(report.memory),
-        load: report.load,
-        residency: if report.resident {
-            Residency::Resident
-        } else {
-            Residency::Warm
+        load: match report.place {
+            WeightsPlace::Resident | WeightsPlace::Warm => report.load,
+            WeightsPlace::Cold => report.cold_load,
+        },
+        residency: match report.place {
+            WeightsPlace::Resident => Residency::Resident,
+            WeightsPlace::Warm => Residency::Warm,
+            WeightsPlace::Cold => Residency::Cold,
         },
     }
 }

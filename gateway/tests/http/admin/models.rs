@@ -49,6 +49,12 @@ async fn a_registration_out_of_its_limits_is_refused_and_the_field_named() {
         ("queue_limit", Some(json!(-1)), "queue_limit: "),
         ("queue_limit", Some(json!(1.5)), "queue_limit: "),
         (
+            "max_cold_wait_ms",
+            Some(json!(60_001)),
+            "max_cold_wait_ms: expected at most 60000 ms",
+        ),
+        ("max_cold_wait_ms", Some(json!(-1)), "max_cold_wait_ms: "),
+        (
             "max_batch_size",
             Some(json!(4097)),
             "max_batch_size: 4097 is over the limit of 4096",
@@ -334,6 +340,38 @@ async fn a_queue_limit_is_shown_changed_given_up_and_there_after_a_restart() {
     for (model, limit) in [("m", 11), ("n", 7)] {
         let view = gateway.get(&format!("/v1/models/{model}")).await.ok(200);
         assert_eq!(view["queue_limit"], limit);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_for_a_load_is_shown_changed_given_up_and_there_after_a_restart() {
+    let gateway = Gateway::start().await;
+    let view = gateway.register("m").await;
+    assert_eq!(view["max_cold_wait_ms"], json!(null));
+    let mut patient = registration("n", gateway.upload(b"a file").await);
+    patient["max_cold_wait_ms"] = json!(0);
+    let view = gateway.post("/v1/models", &patient).await.ok(201);
+    assert_eq!(view["max_cold_wait_ms"], 0);
+
+    let changes = [
+        (json!({"max_cold_wait_ms": 900}), json!(900)),
+        (json!({"slo_ms": 150}), json!(900)),
+        (json!({"max_cold_wait_ms": null}), json!(null)),
+        (json!({"max_cold_wait_ms": 60_000}), json!(60_000)),
+    ];
+    for (change, expected) in changes {
+        let view = gateway.patch("/v1/models/m", &change).await.ok(200);
+        assert_eq!(view["max_cold_wait_ms"], expected, "{change}");
+    }
+    for bad in [60_001, -1] {
+        let change = json!({"max_cold_wait_ms": bad});
+        let message = gateway.patch("/v1/models/m", &change).await.error(400);
+        assert!(message.starts_with("max_cold_wait_ms: "), "{message}");
+    }
+    let gateway = gateway.restarted().await;
+    for (model, wait) in [("m", 60_000), ("n", 0)] {
+        let view = gateway.get(&format!("/v1/models/{model}")).await.ok(200);
+        assert_eq!(view["max_cold_wait_ms"], wait);
     }
 }
 

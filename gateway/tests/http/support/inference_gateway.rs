@@ -113,6 +113,7 @@ pub(crate) fn model(
         priority: Priority::default(),
         min_replicas: MinReplicas::default(),
         queue_limit: None,
+        max_cold_wait: None,
         variant: None,
     };
     spec.validate().unwrap();

@@ -1,22 +1,28 @@
-//! The loading of members: one after the other, on a thread of its own, so that the batches of others go on.
+//! The loading of members: one after the other, on a thread of its own, so that the batches of others go on. Those that are loaded again, because requests
+//! wait for them, go before those that have never served.
 
 use std::{
+    collections::VecDeque,
+    io,
     sync::{
-        Arc,
-        mpsc::{self, Sender},
+        Arc, Condvar, Mutex, PoisonError,
+        mpsc::{self, SyncSender},
     },
     thread,
+    time::Duration,
 };
 
 use packhorse_cluster::{ByteCount, ReplicaId};
 use packhorse_worker_agent::handoff::{ExecutorChoice, MemberTask, WorkNote, WorkerReport};
 
 use crate::{
+    clock::now,
     device_turns::DeviceTurns,
     executor::{self, Executor, StartError, Started, WarmUpSizes},
     process_memory,
     residency::Residency,
     status_reporter::StatusReporter,
+    stored_program::FromFile,
 };
 
 /// The memory for which room is made before a program is loaded, as a multiple of its file: it lies in memory as it is read, as it is rewritten and as it
@@ -29,8 +35,16 @@ pub(super) struct Load {
     pub(super) task: MemberTask,
     /// The number of the member's start.
     pub(super) start: u64,
-    /// The member's reports.
-    pub(super) reporter: StatusReporter,
+    /// For whom it is loaded.
+    pub(super) purpose: Purpose,
+}
+
+/// The purpose of a load.
+pub(super) enum Purpose {
+    /// A member begins, whose reports these are.
+    Begin(StatusReporter),
+    /// A member that has left memory is asked for, by one who waits for this.
+    Again(SyncSender<Result<FromFile, StartError>>),
 }
 
 /// The outcome of a load.
@@ -43,56 +57,121 @@ pub(super) struct Loaded {
     pub(super) started: Result<Started, StartError>,
     /// The memory that the process needs more than before.
     pub(super) memory: Option<ByteCount>,
+    /// The time that loading it took.
+    pub(super) took: Duration,
 }
 
 /// The thread that loads.
-pub(super) struct Loading(Sender<Load>);
+#[derive(Clone)]
+pub(super) struct Loading(Arc<Waiting>);
+
+/// The loads that wait.
+#[derive(Default)]
+struct Waiting {
+    loads: Mutex<VecDeque<Load>>,
+    added: Condvar,
+}
+
+impl Waiting {
+    /// Adds a load, before those of members that begin if somebody waits for it.
+    fn add(&self, load: Load) {
+        let mut loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_first_begin = |other: &Load| matches!(other.purpose, Purpose::Begin(_));
+        let place = match load.purpose {
+            Purpose::Begin(_) => loads.len(),
+            Purpose::Again(_) => loads.iter().position(is_first_begin).unwrap_or(loads.len()),
+        };
+        loads.insert(place, load);
+        self.added.notify_one();
+    }
+
+    /// Waits for the next load.
+    fn next(&self) -> Load {
+        let loads = self.loads.lock().unwrap_or_else(PoisonError::into_inner);
+        let loads = self.added.wait_while(loads, |loads| loads.is_empty());
+        let mut loads = loads.unwrap_or_else(PoisonError::into_inner);
+        loads.pop_front().expect("waited for")
+    }
+}
 
 impl Loading {
-    /// Starts the thread. It notes which model it loads, and passes each outcome to a function, until that returns false.
+    /// Starts the thread. It notes which model it loads, and passes the outcome for each member that begins, and that of one which cannot be loaded again, to
+    /// a function, until that returns false.
     pub(super) fn start(
         note: WorkNote,
         residency: Arc<Residency>,
         take: impl Fn(Loaded) -> bool + Send + 'static,
     ) -> Self {
-        let (sender, loads) = mpsc::channel::<Load>();
+        let waiting = Arc::new(Waiting::default());
+        let loads = Arc::clone(&waiting);
         thread::spawn(move || {
-            for load in loads {
-                load.reporter.report(WorkerReport::Loading);
+            loop {
+                let load = loads.next();
+                if let Purpose::Begin(reporter) = &load.purpose {
+                    reporter.report(WorkerReport::Loading);
+                }
                 note.begin(&load.task.execution.program.model);
                 let loaded = load.run(&residency);
                 note.end();
-                if !take(loaded) {
+                if let Some(loaded) = load.pass_on(loaded)
+                    && !take(loaded)
+                {
                     return;
                 }
             }
         });
-        Self(sender)
+        Self(waiting)
     }
 
     /// Loads a program after those that wait.
     pub(super) fn load(&self, load: Load) {
-        self.0
-            .send(load)
-            .expect("the thread does not end before this process");
+        self.0.add(load);
+    }
+
+    /// Loads the program of a member again, and waits for it.
+    ///
+    /// # Errors
+    /// It cannot be served any more.
+    pub(super) fn load_again(&self, task: &MemberTask, start: u64) -> Result<FromFile, StartError> {
+        let (sender, loaded) = mpsc::sync_channel(1);
+        self.0.add(Load {
+            task: task.clone(),
+            start,
+            purpose: Purpose::Again(sender),
+        });
+        let loaded = loaded.recv();
+        loaded.unwrap_or_else(|_| Err(StartError::transient("the worker ends")))
     }
 }
 
 impl Load {
-    fn run(self, residency: &Residency) -> Loaded {
+    fn run(&self, residency: &Residency) -> Loaded {
         let MemberTask {
             replica,
             execution,
             batch_size,
         } = &self.task;
+        let mut gone = None;
         if let ExecutorChoice::Torch { artifact, .. } = &execution.executor {
-            let file = artifact.metadata().map_or(0, |file| file.len());
+            let file = match artifact.metadata() {
+                Ok(file) => file.len(),
+                Err(error) => {
+                    let is_gone = error.kind() == io::ErrorKind::NotFound;
+                    gone = is_gone.then(|| StartError::transient("its file is not there any more"));
+                    0
+                }
+            };
             // What there is no room for may still fit: the estimate is for programs that are rewritten.
             residency.make_room(file * LOADING_FACTOR);
         }
         let before = Memory::now();
         let turn = DeviceTurns::new(execution.device_lock.as_deref()).start();
-        let started = executor::start(execution, *batch_size, WarmUpSizes::All);
+        let begin = now();
+        let started = match gone {
+            Some(error) => Err(error),
+            None => executor::start(execution, *batch_size, WarmUpSizes::All),
+        };
+        let took = now() - begin;
         drop(turn);
         let memory = match (&execution.executor, &started) {
             (ExecutorChoice::Torch { .. }, Ok(started)) => before.needed_by(&*started.executor),
@@ -106,6 +185,28 @@ impl Load {
             start: self.start,
             started,
             memory,
+            took,
+        }
+    }
+
+    /// Gives the outcome to the one who waits for it. Returns it if it is the member's.
+    fn pass_on(self, loaded: Loaded) -> Option<Loaded> {
+        let Purpose::Again(sender) = self.purpose else {
+            return Some(loaded);
+        };
+        let took = loaded.took;
+        match loaded.started {
+            Ok(Started { executor, .. }) => {
+                let _ = sender.send(Ok(FromFile { executor, took }));
+                None
+            }
+            Err(error) => {
+                let _ = sender.send(Err(error.clone()));
+                Some(Loaded {
+                    started: Err(error),
+                    ..loaded
+                })
+            }
         }
     }
 }

@@ -7,14 +7,14 @@ use packhorse_wire::WorkerIdentity;
 use packhorse_worker_agent::handoff::{Handoff, LinkSettings, MemberTask, WorkerReport};
 
 use super::{
-    loading::{Load, Loaded, Loading},
+    loading::{Load, Loaded, Loading, Purpose},
     opening::Opening,
 };
 use crate::{
     acceptor::Acceptor,
     batch_limit::{BatchLimit, BatchLimitSearch},
     connection::{Link, OpenConnections},
-    executor::StartError,
+    executor::{StartError, Started},
     listeners::Listening,
     pipeline::Pipeline,
     proofs::Proofs,
@@ -22,6 +22,7 @@ use crate::{
     semaphore::Semaphore,
     serve::{MAX_CONNECTIONS, ready_report, synthetic_bytes, wait_until_drained},
     status_reporter::StatusReporter,
+    stored_program::{FromFile, StoredProgram},
 };
 
 /// The parts that the members of a pool worker share.
@@ -38,6 +39,8 @@ pub(super) struct Shared {
     pub(super) acceptor: Arc<Acceptor>,
     /// The memory that they share.
     pub(super) residency: Arc<Residency>,
+    /// The thread that loads their programs.
+    pub(super) loading: Loading,
 }
 
 /// A member.
@@ -79,7 +82,7 @@ impl Member {
                 loading.load(Load {
                     task: task.clone(),
                     start,
-                    reporter: reporter.clone(),
+                    purpose: Purpose::Begin(reporter.clone()),
                 });
                 State::Loading(Box::new(task))
             }
@@ -101,10 +104,12 @@ impl Member {
         self.start
     }
 
-    /// Takes the outcome of the load of its program, and serves it. An outcome that nobody waits for any more is dropped.
+    /// Takes the outcome of the load of its program, and serves it; or that of one which cannot be loaded again, and ends. An outcome that nobody waits for
+    /// any more is dropped.
     pub(super) fn loaded(&mut self, loaded: Loaded, shared: &Shared) {
         let task = match &self.state {
             State::Loading(task) if loaded.start == self.start => task.clone(),
+            State::Serving(_) if loaded.start == self.start => return self.fail(loaded.started),
             _ => return,
         };
         self.state = match self.serve(&task, loaded, shared) {
@@ -116,13 +121,26 @@ impl Member {
         };
     }
 
+    /// Ends because its program could not be loaded again.
+    fn fail(&mut self, started: Result<Started, StartError>) {
+        let Err(StartError { reason, permanent }) = started else {
+            return;
+        };
+        if let State::Serving(serving) = &self.state {
+            serving.open.drain();
+        }
+        self.state = State::Failed;
+        self.reporter.report_failure(reason, permanent);
+    }
+
     fn serve(
         &self,
         task: &MemberTask,
         loaded: Loaded,
         shared: &Shared,
     ) -> Result<Serving, StartError> {
-        let started = loaded.started?;
+        let mut started = loaded.started?;
+        let stored = self.store(task, &mut started, loaded.took, shared);
         let program: &Program = &task.execution.program;
         let listeners = shared
             .opening
@@ -158,11 +176,10 @@ impl Member {
                 verification,
             ))
         };
-        let weights = task.execution.parks.then(|| {
+        let weights = stored.map(|stored| {
             let told = Arc::downgrade(&open);
             let changed = move || told.upgrade().is_some_and(|open| open.report_weights());
-            let executor = Arc::clone(&started.executor);
-            shared.residency.enter(task.replica, executor, changed)
+            shared.residency.enter(task.replica, stored, changed)
         });
         if let Some(weights) = &weights {
             open.set_weights(weights);
@@ -200,6 +217,27 @@ impl Member {
             open,
             _listening: listening,
         })
+    }
+
+    /// Has a program that was loaded, and may leave memory, be one that is loaded again from then on. Returns it, or `None` if it stays.
+    fn store(
+        &self,
+        task: &MemberTask,
+        started: &mut Started,
+        took: Duration,
+        shared: &Shared,
+    ) -> Option<Arc<StoredProgram>> {
+        if !task.execution.parks {
+            return None;
+        }
+        let (task, start) = (task.clone(), self.start);
+        let loading = shared.loading.clone();
+        let load_again = Box::new(move || loading.load_again(&task, start));
+        let executor = Arc::clone(&started.executor);
+        let stored = StoredProgram::new(FromFile { executor, took }, load_again);
+        let stored = Arc::new(stored);
+        started.executor = Arc::<StoredProgram>::clone(&stored);
+        Some(stored)
     }
 
     /// Tells the member to answer the batches that it has and to end. Calls a function once it has, perhaps at once.

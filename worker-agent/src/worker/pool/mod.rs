@@ -5,7 +5,8 @@
 //! and a limit of its batches of its own, as it would in a process of its own. They share the pipeline: batches of all members are computed
 //! one after the other, in the order in which they come.
 //!
-//! Not all programs have their weights in memory at a time: [`crate::residency`] carries out what gateways decide, within the limit of the device.
+//! Not all programs have their weights in memory at a time: [`crate::residency`] carries out what gateways decide, within the limit of the device, and has
+//! programs leave memory beyond that of the host, which are loaded again from their files.
 //!
 //! Programs are loaded one after the other, beside the batches of the others. A member that cannot be loaded has failed, and the others go on.
 //! A crash, a batch that does not end, and a failure of the device end the process and all members. Notes say for which model it worked then.
@@ -85,7 +86,6 @@ pub(crate) fn pool(handoff: &Handoff, confine: bool) -> u8 {
 struct Pool {
     handoff: Handoff,
     shared: Shared,
-    loading: Loading,
     members: BTreeMap<ReplicaId, Member>,
     events: Sender<Event>,
 }
@@ -115,7 +115,7 @@ impl Pool {
             WorkNote::create(handoff, work)
                 .map_err(|e| StartError::transient(format!("a note cannot be written: {e}")))
         };
-        let residency = Residency::new(task.memory_limit);
+        let residency = Residency::new(task.memory_limit, task.warm_limit);
         let acceptor = Acceptor::start()
             .map_err(|e| StartError::transient(format!("connections cannot be accepted: {e}")))?;
         let to_take = events.clone();
@@ -138,8 +138,8 @@ impl Pool {
                 opening,
                 acceptor,
                 residency,
+                loading,
             },
-            loading,
             members: BTreeMap::new(),
             events: events.clone(),
         })
@@ -216,7 +216,7 @@ impl Pool {
         let mut new: Vec<(u64, ReplicaId)> = new.map(|(replica, start)| (start, replica)).collect();
         new.sort_unstable();
         for (start, replica) in new {
-            let member = Member::begin(self.handoff.member(replica), start, &self.loading);
+            let member = Member::begin(self.handoff.member(replica), start, &self.shared.loading);
             self.members.insert(replica, member);
         }
         Ok(())

@@ -81,7 +81,7 @@ pub(crate) struct ModelRef {
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "priority", "min_replicas", "queue_limit", "family", "no_family", "accuracy"])]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "priority", "min_replicas", "queue_limit", "max_cold_wait_ms", "family", "no_family", "accuracy"])]
 pub(crate) struct UpdateArgs {
     #[command(flatten)]
     model: ModelRef,
@@ -103,6 +103,9 @@ pub(crate) struct UpdateArgs {
     /// Most requests that may wait for the model; `default` is the gateway's --queue-limit
     #[arg(long, value_name = "N|default", value_parser = parse_queue_limit)]
     queue_limit: Option<QueueLimit>,
+    /// Longest wait of a request while the model is loaded from its file, in milliseconds, at most 60000; `default` is the SLO
+    #[arg(long, value_name = "MS|default", value_parser = parse_cold_wait)]
+    max_cold_wait_ms: Option<ColdWait>,
     /// Family that the model is a variant of
     #[arg(long, value_name = "FAMILY")]
     family: Option<ModelName>,
@@ -182,6 +185,7 @@ impl UpdateArgs {
             priority: self.priority,
             min_replicas: self.min_replicas,
             queue_limit: self.queue_limit.map(|QueueLimit(limit)| limit),
+            max_cold_wait_ms: self.max_cold_wait_ms.map(|ColdWait(wait)| wait),
             family: self.family.map(Some).or(self.no_family.then_some(None)),
             accuracy: self.accuracy,
             ..ModelChange::default()
@@ -283,6 +287,19 @@ fn parse_queue_limit(text: &str) -> Result<QueueLimit, String> {
     limit
         .map(|limit| QueueLimit(Some(limit)))
         .ok_or_else(|| "expected a number of requests or `default`".to_owned())
+}
+
+/// The longest wait for a model that is loaded from its file, in milliseconds; `None` is the SLO.
+#[derive(Clone, Copy)]
+struct ColdWait(Option<u32>);
+
+fn parse_cold_wait(text: &str) -> Result<ColdWait, String> {
+    if text == "default" {
+        return Ok(ColdWait(None));
+    }
+    let wait = text.parse().ok();
+    wait.map(|wait| ColdWait(Some(wait)))
+        .ok_or_else(|| "expected a number of milliseconds or `default`".to_owned())
 }
 
 impl ModelCommand {

@@ -94,6 +94,9 @@ pub(crate) struct RegisterArgs {
     /// Most requests that may wait for the model; replaces that of SPEC.json [default: the gateway's --queue-limit]
     #[arg(long, value_name = "N")]
     queue_limit: Option<u32>,
+    /// Longest wait of a request while the model is loaded from its file, in milliseconds, at most 60000; replaces that of SPEC.json [default: the SLO]
+    #[arg(long, value_name = "MS")]
+    max_cold_wait_ms: Option<u32>,
     /// Family that the model is a variant of: the name under which the most accurate variant that can be in time answers; replaces that of SPEC.json
     #[arg(long, value_name = "FAMILY")]
     family: Option<ModelName>,
@@ -258,6 +261,9 @@ impl RegisterArgs {
         }
         if let Some(limit) = self.queue_limit {
             spec.insert("queue_limit".to_owned(), limit.into());
+        }
+        if let Some(wait) = self.max_cold_wait_ms {
+            spec.insert("max_cold_wait_ms".to_owned(), wait.into());
         }
         if let Some(family) = &self.family {
             spec.insert("family".to_owned(), family.as_str().into());

@@ -286,6 +286,9 @@ fn complete(wanted: &mut ModelRegistration, said: &BTreeSet<String>, registered:
     if is_unsaid("queue_limit") {
         wanted.queue_limit = registered.queue_limit;
     }
+    if is_unsaid("max_cold_wait_ms") {
+        wanted.max_cold_wait_ms = registered.max_cold_wait_ms;
+    }
     if is_unsaid("family") {
         wanted.family.clone_from(&registered.family);
     }
@@ -302,7 +305,7 @@ fn is_same_program(registered: &ModelView, wanted: &ModelRegistration) -> bool {
         && registered.outputs == wanted.outputs
 }
 
-/// Changes what differs in SLO, rate, priority, least number of replicas, queue limit, family and accuracy. Rate, priority, least number of replicas and family are those of the newest version.
+/// Changes what differs in SLO, rate, priority, least number of replicas, queue limit, wait for a load, family and accuracy. Rate, priority, least number of replicas and family are those of the newest version.
 async fn change(
     admin: &AdminClient,
     registered: &ModelView,
@@ -319,6 +322,7 @@ async fn change(
         priority: differing(priority, &registered.priority).filter(|_| is_newest),
         min_replicas: differing(min_replicas, &registered.min_replicas).filter(|_| is_newest),
         queue_limit: differing(wanted.queue_limit, &registered.queue_limit),
+        max_cold_wait_ms: differing(wanted.max_cold_wait_ms, &registered.max_cold_wait_ms),
         accuracy: wanted
             .accuracy
             .filter(|_| wanted.accuracy != registered.accuracy && registered.family.is_some()),

@@ -141,6 +141,7 @@ impl Run {
                     priority: 0,
                     may_fall_back: false,
                     deadline: now + OBJECTIVE,
+                    load_by: now + OBJECTIVE,
                 };
                 self.engine.handle(now, Event::RequestArrived(request));
             }

@@ -179,6 +179,7 @@ impl Cluster {
             priority: 0,
             may_fall_back: false,
             deadline: self.now + SLO,
+            load_by: self.now + SLO,
         };
         self.requests.insert(request.id, (request, is_bad));
         let is_counted = self.now >= self.counted_from;

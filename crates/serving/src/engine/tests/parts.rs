@@ -245,16 +245,20 @@ impl Twins {
     fn arrive(&mut self, model: ModelKey, random: &mut Random) {
         self.next += 1;
         let rows = 1 + random.small(3);
+        let (class, priority) = (ShapeClass(random.below(2)), random.below(3));
+        let (tenant, may_fall_back) = (TenantKey(random.below(2)), random.below(2) == 0);
+        let deadline = self.now + ms(random.below(200));
         let request = Request {
             id: RequestKey(u64::from(self.next)),
             model,
-            tenant: TenantKey(random.below(2)),
+            tenant,
             rows,
             bytes: u64::from(rows),
-            class: ShapeClass(random.below(2)),
-            priority: random.below(3),
-            may_fall_back: random.below(2) == 0,
-            deadline: self.now + ms(random.below(200)),
+            class,
+            priority,
+            may_fall_back,
+            deadline,
+            load_by: deadline,
         };
         let event = Event::RequestArrived(request);
         self.handle(model, event.clone(), event);
@@ -278,6 +282,7 @@ impl Twins {
                     memory: u64::MAX,
                     load: Duration::ZERO,
                     resident: true,
+                    on_disk: false,
                     utilization: [0.5].into(),
                 }),
             },

@@ -1,8 +1,14 @@
 //! Pools of devices, around workers that copy weights and compute one batch after the other, as their profile says.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, BinaryHeap},
+};
+
+use proptest::prelude::*;
 
 use super::*;
+use crate::Refusal;
 
 pub(super) const LIMITS: ModelLimits = ModelLimits {
     max_batch_rows: 8,
@@ -35,6 +41,11 @@ pub(super) struct Devices {
     /// The batches, with the model and the number of requests, by their ends.
     pub(super) computed: Vec<(Time, u32, usize)>,
     pub(super) loads: Vec<u32>,
+    /// The times to load from files what is in files only, by replica.
+    on_disk: BTreeMap<ReplicaKey, Duration>,
+    /// The times at which each device has loaded from files what it was told to.
+    read: Vec<Time>,
+    refused: Vec<(RequestKey, Refusal)>,
     /// The number of copies that the workers refuse from now on.
     refusals: u32,
     pub(super) evicted: Vec<u32>,
@@ -58,6 +69,9 @@ impl Devices {
             back: BinaryHeap::new(),
             computed: Vec::new(),
             loads: Vec::new(),
+            on_disk: BTreeMap::new(),
+            read: vec![Time::ZERO; devices as usize],
+            refused: Vec::new(),
             refusals: 0,
             evicted: Vec::new(),
             expired: Vec::new(),
@@ -76,6 +90,7 @@ impl Devices {
                     memory: room * WEIGHTS,
                     load,
                     resident: u64::from(number) < room,
+                    on_disk: false,
                     utilization: [].into(),
                 };
                 let parameters = ReplicaParameters {
@@ -126,13 +141,23 @@ impl Devices {
                     self.back.push(Reverse((*free, back)));
                 }
                 Action::Load { replica } => {
-                    let copied = &mut self.copied[(replica.0 / self.models) as usize];
-                    *copied = (*copied).max(self.now) + self.load;
+                    let device = (replica.0 / self.models) as usize;
+                    let (copied, load) = match self.on_disk.get(&replica) {
+                        Some(load) => (&mut self.read[device], *load),
+                        None => (&mut self.copied[device], self.load),
+                    };
+                    *copied = (*copied).max(self.now) + load;
                     self.loads.push(replica.0 % self.models);
                     let back = (*copied, Back::Weights(replica));
                     self.back.push(Reverse(back));
                 }
                 Action::Unload { replica } => self.evicted.push(replica.0 % self.models),
+                Action::Finish {
+                    request,
+                    outcome: RequestOutcome::Refused(refusal),
+                } if refusal != Refusal::CannotMeetDeadline => {
+                    self.refused.push((request, refusal));
+                }
                 Action::Finish { request, outcome } => {
                     let refused = RequestOutcome::Refused(Refusal::CannotMeetDeadline);
                     assert!(
@@ -144,6 +169,36 @@ impl Devices {
                 other => panic!("{other:?}"),
             }
         }
+    }
+
+    /// Has the weights of a replica be in a file only, from which they are loaded in this time, or in memory.
+    fn keep(&mut self, replica: ReplicaKey, in_file: Option<Duration>) {
+        let was_on_disk = self.on_disk.remove(&replica).is_some();
+        self.on_disk.extend(in_file.map(|load| (replica, load)));
+        if was_on_disk || in_file.is_some() {
+            self.handle(Event::WeightsStored {
+                replica,
+                on_disk: in_file.is_some(),
+                load: in_file.unwrap_or(self.load),
+            });
+        }
+    }
+
+    /// Returns the models whose weights are not on the device, nor on their way.
+    fn away(&self) -> BTreeSet<u32> {
+        let pool = self.engine.pools.get(DeviceKey(0)).unwrap();
+        let is_away = |model: &u32| pool.is_away(ReplicaKey(*model));
+        (0..self.models).filter(is_away).collect()
+    }
+
+    /// Has a request arrive that waits longer for a load from a file.
+    fn arrive_patient(&mut self, model: u32, allowed: Duration, cold_wait: Duration) {
+        let request = Request {
+            load_by: self.now + cold_wait,
+            ..request(self.next_request, ModelKey(model), self.now + allowed)
+        };
+        self.next_request += 1;
+        self.handle(Event::RequestArrived(request));
     }
 
     /// Lets time pass.
@@ -164,7 +219,10 @@ impl Devices {
                         self.refusals -= 1;
                         Event::WeightsUnloaded { replica }
                     }
-                    Back::Weights(replica) => Event::WeightsLoaded { replica },
+                    Back::Weights(replica) => {
+                        self.keep(replica, None);
+                        Event::WeightsLoaded { replica }
+                    }
                     Back::Batch(batch, queue_wait, compute) => Event::BatchCompleted {
                         batch,
                         queue_wait,
@@ -384,4 +442,136 @@ fn a_replica_that_was_ejected_gets_what_waits_once_it_is_probed() {
         devices.act();
     }
     assert_eq!(devices.back.len(), 1, "the request that waits is the probe");
+}
+
+#[test]
+fn a_load_from_a_file_keeps_no_copy_from_memory_waiting() {
+    let times: &[u64] = &[2];
+    let mut devices = Devices::new(1, 3, &[times; 5], ms(1));
+    devices.keep(ReplicaKey(3), Some(ms(500)));
+    devices.arrive(3, ms(900));
+    devices.pass_until(at(10));
+    devices.arrive(4, ms(20));
+    devices.pass_until(at(100));
+    assert_eq!(devices.computed, [(at(13), 4, 1)]);
+    devices.pass_until(at(900));
+    assert_eq!(devices.computed.last(), Some(&(at(502), 3, 1)));
+    assert_eq!((devices.loads, devices.expired), (vec![3, 4], vec![]));
+}
+
+#[test]
+fn what_is_in_files_is_loaded_in_time_for_who_is_due_first() {
+    let times: &[u64] = &[2];
+    let mut devices = Devices::new(1, 4, &[times; 8], ms(1));
+    for model in 4..8 {
+        devices.keep(ReplicaKey(model), Some(ms(100)));
+    }
+    // One is loaded, one waits behind it, and the next is chosen once the first is there.
+    for (model, allowed) in [(4, 1000), (5, 1000), (7, 900), (6, 350)] {
+        devices.arrive(model, ms(allowed));
+    }
+    devices.pass_until(at(1000));
+    assert_eq!(devices.expired, [], "{:?}", devices.computed);
+    assert_eq!(devices.loads, [4, 5, 6, 7]);
+}
+
+#[test]
+fn who_cannot_wait_for_a_load_is_told_when_to_come_back_and_is_served_then() {
+    let times: &[u64] = &[10];
+    let mut devices = Devices::new(1, 1, &[times, times], ms(1));
+    devices.keep(ReplicaKey(1), Some(ms(700)));
+    devices.arrive(1, ms(100));
+    let refused = |retry_after| Refusal::Loading { retry_after };
+    assert_eq!(devices.refused, [(RequestKey(0), refused(ms(710)))]);
+    assert_eq!(devices.loads, [1], "it is loaded all the same");
+    devices.pass_until(at(300));
+    devices.arrive(1, ms(100));
+    assert_eq!(devices.refused[1].1, refused(ms(410)), "not once more");
+    devices.pass_until(at(710));
+    devices.arrive(1, ms(100));
+    devices.pass_until(at(2000));
+    assert_eq!(devices.computed, [(at(720), 1, 1)]);
+    assert_eq!((devices.loads.len(), devices.expired.len()), (1, 0));
+    // Nobody asks for it any more.
+    devices.arrive(0, ms(100));
+    devices.pass_until(at(2100));
+    devices.keep(ReplicaKey(1), Some(ms(700)));
+    devices.pass_until(at(9000));
+    assert_eq!(devices.loads, [1, 0]);
+}
+
+#[test]
+fn who_may_wait_longer_for_a_load_than_its_objective_does() {
+    let times: &[u64] = &[10];
+    let mut devices = Devices::new(1, 1, &[times, times], ms(1));
+    devices.keep(ReplicaKey(1), Some(ms(700)));
+    devices.arrive_patient(1, ms(100), ms(711));
+    devices.pass_until(at(1000));
+    assert_eq!(devices.computed, [(at(710), 1, 1)]);
+    assert_eq!(devices.refused, []);
+    // What is in memory is due as ever.
+    devices.arrive_patient(0, ms(100), ms(0));
+    devices.pass_until(at(2000));
+    assert_eq!(devices.computed.last(), Some(&(at(1011), 0, 1)));
+    assert_eq!((devices.refused.len(), devices.expired.len()), (0, 0));
+}
+
+/// A random history of one device whose members move between device, memory and files.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Arrive(u32, u64, u64),
+    Cool(u32, u64),
+    Wait(u64),
+    Refuse,
+}
+
+proptest! {
+    #[test]
+    fn members_that_take_the_room_from_each_other_lose_no_request_and_move_no_more_than_they_compute(
+        room in 1..4_u64,
+        steps in proptest::collection::vec(
+            prop_oneof![
+                6 => (0..5_u32, 5..400_u64, 0..900_u64).prop_map(|(model, allowed, wait)| Step::Arrive(model, allowed, wait)),
+                3 => (0..5_u32, 1..300_u64).prop_map(|(model, load)| Step::Cool(model, load)),
+                4 => (0..60_u64).prop_map(Step::Wait),
+                1 => Just(Step::Refuse),
+            ],
+            1..80,
+        ),
+    ) {
+        let times: &[u64] = &[5, 6, 7];
+        let mut devices = Devices::new(1, room, &[times; 5], ms(1));
+        let (mut refused_copies, mut now) = (0, 0);
+        for step in steps {
+            match step {
+                Step::Arrive(model, allowed, wait) => {
+                    devices.arrive_patient(model, ms(allowed), ms(wait));
+                }
+                Step::Cool(model, load) => {
+                    // As the worker does, for weights that are not on the device.
+                    if devices.away().contains(&model) {
+                        devices.keep(ReplicaKey(model), Some(ms(load)));
+                    }
+                }
+                Step::Wait(time) => {
+                    now += time;
+                    devices.pass_until(at(now));
+                }
+                Step::Refuse => {
+                    devices.refusals += 1;
+                    refused_copies += 1;
+                }
+            }
+        }
+        devices.pass_until(at(now + 60_000));
+        let computed: usize = devices.computed.iter().map(|(_, _, requests)| requests).sum();
+        let ended = computed + devices.expired.len() + devices.refused.len();
+        prop_assert_eq!(ended as u64, devices.next_request, "each ends once");
+        let asked = devices.refused.iter().filter(|(_, refusal)| matches!(refusal, Refusal::Loading { .. }));
+        // A load is for a batch, for one who was told to come back, for requests that expired meanwhile, or was refused by the worker.
+        let reasons = devices.computed.len() + asked.count() + devices.expired.len() + refused_copies;
+        prop_assert!(devices.loads.len() <= reasons, "{} loads, {reasons} reasons", devices.loads.len());
+        let away = devices.away().len() as u64;
+        prop_assert!(5 - away <= room, "no more are there than have room");
+    }
 }

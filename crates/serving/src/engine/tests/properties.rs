@@ -27,6 +27,7 @@ impl Sharing {
                 memory,
                 load: ms(7 * weights),
                 resident,
+                on_disk: false,
                 utilization: [0.4, 0.6].into(),
             }),
         }
@@ -401,6 +402,7 @@ impl CheckedDriver {
                     priority,
                     may_fall_back,
                     deadline,
+                    load_by: deadline,
                 };
                 self.books.accepted += 1;
                 self.waiting.insert(id, request);

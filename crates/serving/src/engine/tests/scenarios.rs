@@ -114,6 +114,7 @@ impl Scenario {
             priority: 0,
             may_fall_back: false,
             deadline: at(deadline),
+            load_by: at(deadline),
         }
     }
 

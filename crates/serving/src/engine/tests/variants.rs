@@ -66,6 +66,7 @@ impl Variants {
             priority: 0,
             may_fall_back,
             deadline: at(deadline),
+            load_by: at(deadline),
         };
         self.engine.handle(at(now), Event::RequestArrived(request));
         self.drain(now)

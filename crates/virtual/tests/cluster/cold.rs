@@ -1,0 +1,76 @@
+//! Models that are in no memory, and are read from the disk of their node when they are asked for.
+
+use std::time::Duration;
+
+use packhorse_virtual::{Disk, End};
+
+use crate::virtual_cluster::{Settings, VirtualCluster, WEIGHTS};
+
+const MODELS: usize = 6;
+
+fn model(number: usize) -> String {
+    format!("m{number}:1")
+}
+
+/// Returns a cluster of one device that holds some of the models, whose node holds one more in memory. All are asked for.
+fn cluster(read: Duration, rate: f64) -> VirtualCluster {
+    let mut cluster = VirtualCluster::new(Settings {
+        pools: true,
+        disk: Some(Disk {
+            host_memory: WEIGHTS,
+            load: read,
+        }),
+        ..Settings::default()
+    });
+    cluster.add_node("n", "T4", 1, 2600);
+    for number in 0..MODELS {
+        cluster.register(&model(number), 1.0);
+    }
+    let limit = Duration::from_mins(2);
+    cluster.run_until("all models serve", limit, |cluster| {
+        (0..MODELS).all(|number| !cluster.serving(&model(number)).is_empty())
+    });
+    for number in 0..MODELS {
+        cluster.set_clients(&model(number), rate);
+    }
+    cluster
+}
+
+/// Ends the clients and returns the number of requests that were sent, and of those that ended so.
+fn finish(mut cluster: VirtualCluster, which: End) -> (u64, u64) {
+    for number in 0..MODELS {
+        cluster.set_clients(&model(number), 0.0);
+    }
+    cluster.run_for(Duration::from_secs(5));
+    assert!(cluster.is_idle(), "no request is left");
+    assert!(cluster.cold_requests() > 0);
+    for end in [End::Lost, End::Failed, End::Broken] {
+        assert_eq!(
+            cluster.clients.count(end),
+            0,
+            "{:?}",
+            cluster.clients.ends()
+        );
+    }
+    (cluster.clients.ended(), cluster.clients.count(which))
+}
+
+#[test]
+fn models_that_take_turns_in_memory_are_read_in_time() {
+    let mut cluster = cluster(Duration::from_millis(40), 2.0);
+    cluster.run_for(Duration::from_mins(2));
+    let (sent, in_time) = finish(cluster, End::InTime);
+    assert!(sent > 1000);
+    assert!(in_time * 100 >= sent * 90, "{in_time} of {sent}");
+}
+
+#[test]
+fn models_that_take_longer_than_anybody_waits_are_read_for_those_who_come_later() {
+    let mut cluster = cluster(Duration::from_millis(700), 2.0);
+    cluster.run_for(Duration::from_mins(2));
+    let refused = cluster.clients.count(End::Refused);
+    assert!(refused > 0, "{:?}", cluster.clients.ends());
+    let (sent, in_time) = finish(cluster, End::InTime);
+    // The disk reads 171 models in that time, for each of which at least one who comes later should be answered, but for those that left again unused.
+    assert!(in_time >= 120, "{in_time} of {sent}");
+}
