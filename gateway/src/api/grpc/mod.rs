@@ -5,7 +5,9 @@
 //! a request is HTTP's own, `inference::computation`.
 
 mod call;
+mod caller;
 mod compression;
+mod decoding;
 mod health;
 mod infer;
 mod messages;
@@ -15,7 +17,9 @@ mod reply;
 mod state;
 mod status;
 mod stream;
+mod turn;
 mod unary;
+mod writing;
 
 use axum::{Router, routing::post};
 

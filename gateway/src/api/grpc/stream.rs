@@ -20,11 +20,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    infer::{Caller, Kind, Received, Turn},
+    caller::Caller,
+    decoding::Received,
     messages::MessageReader,
     reply::{Reply, many},
     state::Grpc,
     status::Status,
+    turn::{Kind, Turn},
 };
 use crate::{api::inference::error::InferenceError, serve::Stopping};
 
