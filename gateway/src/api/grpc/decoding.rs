@@ -1,7 +1,8 @@
 //! The reading of a request's message: decompressed, decoded and checked against its model; on the pool where that takes long.
 
 use packhorse_grpc::{
-    Layout, LayoutError, messages::inference::ModelInferRequest, names_region, read_request,
+    Beginning, Layout, LayoutError, beginning, messages::inference::ModelInferRequest,
+    names_region, read_request,
 };
 use packhorse_protocol::{ByteRope, InferRequest, Limits, RequestError};
 use packhorse_serving::Refusal;
@@ -25,6 +26,24 @@ pub(super) struct Received {
     /// True if it is refused where the queue has become too long meanwhile.
     pub(super) may_be_hopeless: bool,
     pub(super) memory: Reservation,
+}
+
+impl Received {
+    /// Returns the name and the version of the model, as far as they are known without decompressing the message.
+    ///
+    /// # Errors
+    /// The message has more parts than a request may have.
+    pub(super) fn model(&self) -> Result<Option<(String, String)>, InferenceError> {
+        if self.is_compressed {
+            return Ok(None);
+        }
+        // The layout limits the fields that are passed.
+        layout_of(&self.message)?;
+        Ok(match beginning(&self.message.to_bytes(), true) {
+            Beginning::Model { name, version } => Some((name.to_owned(), version.to_owned())),
+            Beginning::NeedsMore | Beginning::Elsewhere => None,
+        })
+    }
 }
 
 /// A request that was decoded.

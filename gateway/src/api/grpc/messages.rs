@@ -2,10 +2,11 @@
 
 use axum::{body::Body, http::HeaderMap};
 use bytes::{Buf as _, Bytes, BytesMut};
-use packhorse_grpc::{Beginning, Prefix, beginning};
+use packhorse_grpc::{Beginning, Prefix, SOUGHT, beginning};
 use packhorse_protocol::ByteRope;
 use tokio::time::{Instant, timeout};
 
+use super::compression::Compression;
 use crate::{
     api::inference::{
         InferenceLimits,
@@ -14,6 +15,10 @@ use crate::{
     },
     memory::Reservation,
 };
+
+/// The most bytes of a compressed message at whose beginning its model is looked for: what is left of them after headers and tables is more than a name
+/// needs.
+const SOUGHT_COMPRESSED: usize = 4 << 10;
 
 /// A body that is read message by message.
 pub(super) struct MessageReader {
@@ -82,14 +87,24 @@ impl MessageReader {
     }
 
     /// Returns the model and its version at the beginning of the present message, a `ModelInferRequest`; `None` if they are not there.
-    pub(super) async fn model(&mut self) -> Result<Option<(String, String)>, InferenceError> {
+    pub(super) async fn model(
+        &mut self,
+        compression: Option<Compression>,
+    ) -> Result<Option<(String, String)>, InferenceError> {
         loop {
             let known = self.left.min(self.rest.len());
-            match beginning(&self.rest[..known], known == self.left) {
+            let (part, has_all) = (&self.rest[..known], known == self.left);
+            let inflated = compression.map(|compression| compression.beginning(part, SOUGHT));
+            let found = match &inflated {
+                None => beginning(part, has_all),
+                Some(inflated) => beginning(inflated, false),
+            };
+            match found {
                 Beginning::Model { name, version } => {
                     return Ok(Some((name.to_owned(), version.to_owned())));
                 }
                 Beginning::Elsewhere => return Ok(None),
+                Beginning::NeedsMore if has_all || known >= SOUGHT_COMPRESSED => return Ok(None),
                 Beginning::NeedsMore => {
                     let piece = self.piece().await?;
                     self.join(&piece);

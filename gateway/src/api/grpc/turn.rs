@@ -1,7 +1,7 @@
 //! The turn of one request, from its first byte to its answer: that of a call, or one of a stream.
 //!
 //! A request is received once its model, its key and its memory are known; large ones into memory that is shared with workers, where its raw tensors
-//! stay. Only messages that are compressed, or begin with something else than their model, have to be there before they are known.
+//! stay. Only one whose model stands behind other things has to be there before its model is known. Even its key is used before.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,6 +34,7 @@ use crate::{
         },
     },
     keys::KeyUse,
+    memory::Reservation,
     serve::HeldUntilSent,
     telemetry::RequestIdentity,
     tenant::{tenant_name_of, tenant_of},
@@ -62,7 +63,7 @@ pub(super) struct Turn {
     extensions: Extensions,
     used: Option<KeyUse>,
     path: Option<ModelPath>,
-    /// The name and the version at the beginning of the message, by which the key and the limits were chosen.
+    /// The name and the version of the model, as far as they are known, by which the key and the limits were chosen.
     named: Option<(String, String)>,
     /// The id that the client gave the request in its message, once that is known.
     id: String,
@@ -124,31 +125,86 @@ impl Turn {
         if let Some(latency) = &self.caller.grpc.wake_latency {
             latency.request();
         }
-        let named = if prefix.is_compressed {
-            None
-        } else {
-            reader.model().await?
-        };
-        if let Some((name, version)) = named {
-            self.find(&name, &version).await?;
-            self.named = Some((name, version));
+        let compression = self.caller.head.compression;
+        let compression = prefix.is_compressed.then_some(compression);
+        match reader.model(compression).await? {
+            Some(named) => self.find(named).await?,
+            None => self.use_key()?,
         }
         let received = self.receive_known(reader, prefix).await;
         received.inspect_err(|error| self.record_refusal(error))
     }
 
-    /// Finds the model of the request, and uses the client's key for it.
-    async fn find(&mut self, name: &str, version: &str) -> Result<(), InferenceError> {
+    /// Uses the client's key for a request whose model is not known yet: it counts for the key's tenant, and for its limits for all models.
+    fn use_key(&mut self) -> Result<(), InferenceError> {
         let Caller { grpc, headers, .. } = &*self.caller;
         if let Some(keys) = &grpc.keys {
+            let used = use_key(keys, bearer(headers), None)?;
+            grant(&used, None, &mut self.extensions);
+            self.used = Some(used);
+        }
+        Ok(())
+    }
+
+    /// Uses the client's key for the model that the message names, and finds that.
+    async fn find(&mut self, named: (String, String)) -> Result<(), InferenceError> {
+        let Caller { grpc, headers, .. } = &*self.caller;
+        let name = &*named.0;
+        if let Some(used) = &mut self.used {
+            used.name_model(name)?;
+        } else if let Some(keys) = &grpc.keys {
             let used = use_key(keys, bearer(headers), Some(name))?;
             grant(&used, Some(name), &mut self.extensions);
             self.used = Some(used);
         }
+        self.find_version(named).await
+    }
+
+    /// Finds the model that the message names.
+    async fn find_version(&mut self, named: (String, String)) -> Result<(), InferenceError> {
+        let Caller { grpc, headers, .. } = &*self.caller;
+        let (name, version) = &named;
         let path = ModelPath::find(grpc.inference(), name, version, headers)?;
         let path = path.started(grpc.inference(), self.at, headers).await?;
         self.path = Some(path);
+        self.named = Some(named);
         Ok(())
+    }
+
+    /// Reads a received message, and finds its model if that was not known before.
+    async fn read(&mut self, mut received: Received) -> Result<Decoded, InferenceError> {
+        if self.named.is_none()
+            && let Some(named) = received.model()?
+        {
+            self.find(named).await?;
+            self.move_memory(&mut received.memory)?;
+        }
+        let mut decoded = read(&self.caller, self.party(), received).await?;
+        if decoded.request.id.len() <= ID_BYTES {
+            self.id.clone_from(&decoded.request.id);
+        }
+        let ModelInferRequest {
+            model_name,
+            model_version,
+            ..
+        } = &decoded.request;
+        match &self.named {
+            Some((name, _)) if name != model_name => {
+                return Err(InferenceError::bad_request("model_name: given twice"));
+            }
+            Some((_, version)) if version == model_version => return Ok(decoded),
+            // The version stands elsewhere than next to the name.
+            Some(_) => {
+                let named = (model_name.clone(), model_version.clone());
+                self.find_version(named).await?;
+            }
+            None => {
+                let named = (model_name.clone(), model_version.clone());
+                self.find(named).await?;
+            }
+        }
+        self.move_memory(&mut decoded.memory)?;
+        Ok(decoded)
     }
 
     fn record_refusal(&self, error: &InferenceError) {
@@ -227,27 +283,7 @@ impl Turn {
     ) -> Result<Answered, InferenceError> {
         let may_be_hopeless = received.may_be_hopeless;
         let checked = async {
-            let mut decoded = read(&self.caller, self.party(), received).await?;
-            let id = &decoded.request.id;
-            if id.len() <= ID_BYTES {
-                self.id.clone_from(id);
-            }
-            let ModelInferRequest {
-                model_name: name,
-                model_version: version,
-                ..
-            } = &decoded.request;
-            let named = (name.clone(), version.clone());
-            if let Some(beginning) = &self.named {
-                if *beginning != named {
-                    return Err(InferenceError::bad_request(
-                        "model_name and model_version: given twice",
-                    ));
-                }
-            } else {
-                self.find(&named.0, &named.1).await?;
-                self.move_memory(&mut decoded)?;
-            }
+            let decoded = self.read(received).await?;
             let marks_final = kind == Kind::Stream && wants_final_mark(&decoded.request);
             let path = self.path.clone().ok_or_else(no_model)?;
             let identity = self.identity();
@@ -298,19 +334,19 @@ impl Turn {
         }
     }
 
-    /// Has the books of the request's model count it, which was not known before.
-    fn move_memory(&self, decoded: &mut Decoded) -> Result<(), InferenceError> {
+    /// Has the books of the request's model count its memory, which others have counted before.
+    fn move_memory(&self, memory: &mut Reservation) -> Result<(), InferenceError> {
         let path = self.path.as_ref().ok_or_else(no_model)?;
         if let Some(refusal) = refusal(path, self.tenant()) {
             return Err(refusal.into());
         }
         let books = path.requested.model.memory.tenant(self.tenant());
-        let mut memory = books.reservation();
-        let bytes = decoded.memory.bytes();
+        let mut moved = books.reservation();
+        let bytes = memory.bytes();
         // Not counted twice, which a large request would not survive.
-        decoded.memory = books.reservation();
-        memory.grow(bytes)?;
-        decoded.memory = memory;
+        *memory = books.reservation();
+        moved.grow(bytes)?;
+        *memory = moved;
         Ok(())
     }
 }

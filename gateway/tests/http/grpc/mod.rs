@@ -1,0 +1,3 @@
+//! The gRPC listener: real sockets, and clients that send what no client of the protocol would.
+
+mod keys;
