@@ -14,7 +14,7 @@ use super::{
     reply::{Reply, one},
     state::Grpc,
     status::Status,
-    turn::{Kind, Turn},
+    turn::Turn,
     unary::within,
 };
 use crate::api::inference::error::InferenceError;
@@ -28,11 +28,13 @@ pub(super) async fn model_infer(State(grpc): State<Grpc>, request: Request) -> R
         Err(error) => return Status::from(error).into_response(),
     };
     let patience = caller.head.patience;
-    let mut turn = Turn::new(Arc::new(caller));
+    let mut turn = Turn::of_call(Arc::new(caller));
     let answer = async {
         let prefix = reader.only().await?;
         let received = turn.receive(&mut reader, prefix).await?;
-        turn.answer(received, Kind::Unary).await
+        // What comes after the only message is not kept.
+        drop(reader);
+        turn.answer(received).await
     };
     let answered = within(patience, answer).await;
     let result = answered.as_ref().map(|_| ());

@@ -19,7 +19,7 @@ use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
     compression::{ACCEPTED, Compression, ENCODING, UNDERSTOOD},
-    status::{CONTENT_TYPE, HttpStatus, Status},
+    status::{CONTENT_TYPE, CallCount, Status},
 };
 use crate::serve::HeldUntilSent;
 
@@ -151,6 +151,7 @@ fn response(body: ReplyBody, compression: Option<Compression>) -> Response {
     if let Some(encoding) = compression.and_then(Compression::header) {
         headers.insert(&ENCODING, encoding);
     }
-    response.extensions_mut().insert(HttpStatus(StatusCode::OK));
+    let count = CallCount::Once(StatusCode::OK);
+    response.extensions_mut().insert(count);
     response
 }

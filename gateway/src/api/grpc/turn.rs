@@ -45,18 +45,12 @@ const UNKNOWN_MODEL: ModelKey = ModelKey(u32::MAX);
 /// The most bytes of a request's id that an error repeats.
 const ID_BYTES: usize = 256;
 
-/// The kind of call that a request belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A call with one request.
-    Unary,
-    /// A call with a stream of requests.
-    Stream,
-}
-
 /// A request from its first byte to its answer.
 pub(super) struct Turn {
     pub(super) caller: Arc<Caller>,
+    /// True if it is one of a stream.
+    is_of_stream: bool,
+    identity: RequestIdentity,
     /// The time at which it arrived.
     at: Time,
     /// Those of the call, and what the key allows.
@@ -80,10 +74,23 @@ pub(super) struct Answered {
 }
 
 impl Turn {
-    /// Begins with the arrival of the request.
-    pub(super) fn new(caller: Arc<Caller>) -> Self {
+    /// Begins with the arrival of the only request of a call.
+    pub(super) fn of_call(caller: Arc<Caller>) -> Self {
+        let identity = caller.identity.clone();
+        Self::new(caller, identity, false)
+    }
+
+    /// Begins with the arrival of a request of a stream, which are counted from 1.
+    pub(super) fn of_stream(caller: Arc<Caller>, number: u64) -> Self {
+        let identity = caller.identity.of_request(number);
+        Self::new(caller, identity, true)
+    }
+
+    fn new(caller: Arc<Caller>, identity: RequestIdentity, is_of_stream: bool) -> Self {
         Self {
             at: caller.grpc.data_plane.clock().now(),
+            is_of_stream,
+            identity,
             extensions: caller.extensions.clone(),
             caller,
             used: None,
@@ -96,6 +103,11 @@ impl Turn {
     /// Returns the id that the client gave the request in its message, as far as that is known.
     pub(super) fn id(&self) -> String {
         self.id.clone()
+    }
+
+    /// Returns the time at which the request arrived.
+    pub(super) fn arrived(&self) -> Time {
+        self.at
     }
 
     /// Counts the request with the status of its answer, or of its error. Returns what lasts until the answer was sent.
@@ -183,6 +195,9 @@ impl Turn {
         if decoded.request.id.len() <= ID_BYTES {
             self.id.clone_from(&decoded.request.id);
         }
+        if self.is_of_stream {
+            self.identity = self.identity.clone().named(&decoded.request.id);
+        }
         let ModelInferRequest {
             model_name,
             model_version,
@@ -219,7 +234,7 @@ impl Turn {
     }
 
     fn identity(&self) -> RequestIdentity {
-        let identity = self.caller.identity.clone();
+        let identity = self.identity.clone();
         identity.sent_by(tenant_name_of(&self.extensions))
     }
 
@@ -276,15 +291,11 @@ impl Turn {
     }
 
     /// Has a request answered.
-    pub(super) async fn answer(
-        &mut self,
-        received: Received,
-        kind: Kind,
-    ) -> Result<Answered, InferenceError> {
+    pub(super) async fn answer(&mut self, received: Received) -> Result<Answered, InferenceError> {
         let may_be_hopeless = received.may_be_hopeless;
         let checked = async {
             let decoded = self.read(received).await?;
-            let marks_final = kind == Kind::Stream && wants_final_mark(&decoded.request);
+            let marks_final = self.is_of_stream && wants_final_mark(&decoded.request);
             let path = self.path.clone().ok_or_else(no_model)?;
             let identity = self.identity();
             let known = (&path, self.party());
@@ -312,7 +323,7 @@ impl Turn {
             .is_some()
             .then(|| answer.model.id().to_string());
         let form = AnswerForm {
-            is_of_stream: kind == Kind::Stream,
+            is_of_stream: self.is_of_stream,
             marks_final,
         };
         let written = write(&self.caller, self.party(), answer, memory, form).await;

@@ -48,6 +48,7 @@ pub(crate) struct GrpcClient {
 pub(crate) struct Call {
     messages: Option<UnboundedSender<Bytes>>,
     response: JoinHandle<Result<Response<Incoming>, hyper::Error>>,
+    head: HeaderMap,
     answer: Option<Incoming>,
     received: BytesMut,
     trailers: HeaderMap,
@@ -82,6 +83,7 @@ impl GrpcClient {
         Call {
             messages: Some(messages),
             response,
+            head: HeaderMap::new(),
             answer: None,
             received: BytesMut::new(),
             trailers: HeaderMap::new(),
@@ -120,19 +122,25 @@ impl Call {
     }
 
     /// Waits for the head of the answer.
-    pub(crate) async fn head(&mut self) -> HeaderMap {
+    async fn read_head(&mut self) {
         let answered = within("the head of an answer", &mut self.response).await;
         let (head, body) = answered.unwrap().unwrap().into_parts();
         self.answer = Some(body);
         // An answer without a message has the status in its head.
         self.trailers = head.headers.clone();
-        head.headers
+        self.head = head.headers;
+    }
+
+    /// Returns a value of the head of the answer, which has come.
+    pub(crate) fn head_value(&self, name: &str) -> Option<String> {
+        let value = self.head.get(name)?.to_str().ok()?;
+        Some(value.to_owned())
     }
 
     /// Waits for the next message of the answer; `None` at its end.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
         if self.answer.is_none() {
-            self.head().await;
+            self.read_head().await;
         }
         loop {
             if let Some((prefix, rest)) = self.received.split_first_chunk::<5>() {
