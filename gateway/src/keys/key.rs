@@ -334,6 +334,10 @@ impl KeyRefusal {
 }
 
 impl KeyLimits {
+    pub(super) fn tenant(&self) -> TenantKey {
+        self.tenant
+    }
+
     /// Returns the limits that a request to a model, or to none, is within. Those of the model come first: what they refuse takes nothing from the
     /// rate for all models.
     fn of(&self, model: Option<&str>) -> impl Iterator<Item = &Limit> {

@@ -717,7 +717,7 @@ impl Drop for RequestMeter {
 /// Returns true if a client that said how long it waits has waited for that long. Its clock began earlier than ours, and clients round the time up,
 /// by 1 % those that are built on gRPC's own library: the last thirty-second of the time is as good as its end.
 fn is_over(waited: Duration, patience: Duration) -> bool {
-    waited >= patience - patience / 32
+    waited >= patience.saturating_sub(patience / 32)
 }
 
 #[cfg(test)]

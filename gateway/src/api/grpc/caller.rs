@@ -30,12 +30,14 @@ impl Caller {
         request: Request,
     ) -> Result<(Self, MessageReader), InferenceError> {
         let now = grpc.data_plane.clock().now();
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let head = CallHead::read(now, &parts.headers)?;
         if let Some(keys) = &grpc.keys {
-            require_key(keys, bearer(&parts.headers))?;
+            // Whatever is received counts for the key's tenant.
+            let tenant = require_key(keys, bearer(&parts.headers))?;
+            parts.extensions.insert(tenant);
         }
-        let reader = MessageReader::new(&parts.headers, body, grpc.limits);
+        let reader = MessageReader::new(&parts, body, grpc.limits);
         let identity = identity_of(&parts.extensions, &parts.headers, grpc.telemetry());
         let caller = Self {
             grpc,

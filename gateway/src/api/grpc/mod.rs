@@ -74,6 +74,7 @@ pub fn router(inference: Inference) -> Router {
             post(stream::model_stream_infer),
         )
         .route("/grpc.health.v1.Health/Check", post(health::check))
+        .route("/grpc.health.v1.Health/Watch", post(health::watch))
         .route(
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
             post(reflection::info),

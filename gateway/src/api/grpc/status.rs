@@ -118,6 +118,13 @@ impl Status {
     }
 }
 
+/// The status of a call that ended so.
+impl From<Result<(), InferenceError>> for Status {
+    fn from(ended: Result<(), InferenceError>) -> Self {
+        ended.map_or_else(Self::from, |()| Self::ok())
+    }
+}
+
 impl From<InferenceError> for Status {
     fn from(error: InferenceError) -> Self {
         let http = error.status();

@@ -28,18 +28,24 @@ use super::{
     status::{CallCount, Status},
     turn::Turn,
 };
-use crate::{api::inference::error::InferenceError, serve::Stopping, telemetry::HttpMeasurement};
+use crate::{
+    api::inference::error::InferenceError, memory::Reservation, serve::Stopping,
+    telemetry::HttpMeasurement,
+};
 
 /// The most requests of a stream that are computed or wait for their turn to be answered. Further ones wait in the connection.
 pub(super) const IN_FLIGHT: usize = 64;
 
 /// Runs inference for each request of a stream.
 pub(super) async fn model_stream_infer(State(grpc): State<Grpc>, request: Request) -> Response {
-    let stopping = request.extensions().get::<Stopping>().cloned();
-    let stopping = stopping.map(|Stopping(token)| token).unwrap_or_default();
+    let stopping = Stopping::of(request.extensions());
     let measurement = HttpMeasurement::begin(grpc.telemetry(), &request);
     let (caller, reader) = match Caller::new(grpc, request) {
         Ok(caller) => caller,
+        Err(error) => return Status::from(error).into_response(),
+    };
+    let unread = match caller.grpc.unread(&caller.extensions) {
+        Ok(unread) => unread,
         Err(error) => return Status::from(error).into_response(),
     };
     let compression = caller.head.compression;
@@ -50,6 +56,7 @@ pub(super) async fn model_stream_infer(State(grpc): State<Grpc>, request: Reques
         replies: sender,
         measurement,
         requests: 0,
+        _unread: unread,
     };
     let task = tokio::spawn(answering.run(reader, stopping));
     let mut response = many(receiver, task.abort_handle(), Some(compression));
@@ -106,6 +113,8 @@ struct Answering {
     measurement: HttpMeasurement,
     /// The requests so far.
     requests: u64,
+    /// The memory of what has come and is not read, while as many requests as may are in flight, or the client takes no answers.
+    _unread: Reservation,
 }
 
 impl Answering {
@@ -161,7 +170,7 @@ impl Answering {
             }
             if is_stopping && matches!(reading, Reading::Waiting(_) | Reading::Paused(_)) {
                 // What has begun is still answered.
-                status = InferenceError::unavailable("the gateway is shutting down").into();
+                status = InferenceError::shutting_down().into();
                 reading = Reading::Ended;
             }
         }

@@ -18,7 +18,11 @@ use packhorse_grpc::messages::inference::{
 };
 use prost::Message as _;
 use tokio::{
-    net::TcpStream,
+    io::AsyncWriteExt as _,
+    net::{
+        TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
     sync::mpsc::{UnboundedSender, unbounded_channel},
     task::JoinHandle,
 };
@@ -122,7 +126,7 @@ impl Call {
     }
 
     /// Waits for the head of the answer.
-    async fn read_head(&mut self) {
+    pub(crate) async fn read_head(&mut self) {
         let answered = within("the head of an answer", &mut self.response).await;
         let (head, body) = answered.unwrap().unwrap().into_parts();
         self.answer = Some(body);
@@ -180,6 +184,31 @@ impl Call {
         };
         (text("grpc-status"), text("grpc-message"))
     }
+}
+
+/// A connection of HTTP/2 on which a test writes frames by itself.
+pub(crate) struct RawConnection(TcpStream);
+
+impl RawConnection {
+    /// Opens a connection, and sends what comes before the first frame, and settings.
+    pub(crate) async fn open(address: SocketAddr) -> Self {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let settings = raw_frame(4, 0, 0, &[]);
+        let begin = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings].concat();
+        stream.write_all(&begin).await.unwrap();
+        Self(stream)
+    }
+
+    pub(crate) fn split(self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        self.0.into_split()
+    }
+}
+
+/// A frame of HTTP/2.
+pub(crate) fn raw_frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, length @ ..] = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let head = [&length[..], &[kind, flags], &stream.to_be_bytes()].concat();
+    [&head, payload].concat()
 }
 
 /// A message in its frame.
