@@ -124,11 +124,12 @@ async fn messages_whose_model_is_not_known_count_for_the_tenant_of_their_key() {
     let [greedy, quiet] = [locked.key(&json!({})).await, locked.key(&json!({})).await];
     let begin = |key: &str| {
         let call = locked.client.begin(INFER, &[("authorization", key)]);
-        call.send(&frame(0, &name_last(&large("mine")))[..90_000]);
+        // More than the gateway looks for a name in.
+        call.send(&frame(0, &name_last(&large("mine")))[..1_100]);
         call
     };
-    // Their memory is taken until one is refused.
-    let mut held: Vec<_> = (0..12).map(|_| begin(&greedy)).collect();
+    // Each takes 8 KiB and what has come, until one is refused: then there is no room for another of the same tenant.
+    let mut held: Vec<_> = (0..80).map(|_| begin(&greedy)).collect();
     let refused = held.iter_mut().map(|call| Box::pin(call.code()));
     let (code, ..) = futures_util::future::select_all(refused).await;
     assert_eq!(code, UNAVAILABLE);

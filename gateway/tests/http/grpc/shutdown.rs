@@ -1,5 +1,6 @@
 //! The end of the listener.
 
+use packhorse_gateway::serve::ConnectionLimits;
 use tokio::{
     io::AsyncReadExt as _,
     time::{Duration, Instant},
@@ -7,7 +8,7 @@ use tokio::{
 
 use crate::support::{
     grpc::{GrpcClient, RawConnection, STREAM, UNAVAILABLE, frame},
-    inference_gateway::InferenceGateway,
+    inference_gateway::{CONNECTIONS, InferenceGateway},
     within,
 };
 
@@ -37,7 +38,13 @@ async fn silent_streams_end_at_once() {
 #[tokio::test]
 async fn a_client_that_answers_no_ping_does_not_delay_the_end() {
     let gateway = InferenceGateway::with_computing_double().await;
-    let listener = gateway.listen_for_grpc().await;
+    // No other limit ends the connection.
+    let limits = ConnectionLimits {
+        head_timeout: Duration::from_mins(1),
+        idle_timeout: Duration::from_mins(1),
+        ..CONNECTIONS
+    };
+    let listener = gateway.listen_for_grpc_within(limits).await;
     let (mut read, _write) = RawConnection::open(listener.address()).await.split();
     // Its settings have come, so that it is a connection by now.
     within("the settings", read.read_exact(&mut [0; 9]))

@@ -202,11 +202,16 @@ impl InferenceGateway {
 
     /// Starts its gRPC listener.
     pub(crate) async fn listen_for_grpc(&self) -> Server {
+        self.listen_for_grpc_within(CONNECTIONS).await
+    }
+
+    /// Starts its gRPC listener with these limits.
+    pub(crate) async fn listen_for_grpc_within(&self, limits: ConnectionLimits) -> Server {
         let tasks = Tasks::default();
         let listener = Server::bind_multiplexed(
             "127.0.0.1:0".parse().unwrap(),
             grpc::router(self.inference.clone()),
-            CONNECTIONS,
+            limits,
             None,
             (&tasks, "gRPC listener"),
         );
