@@ -18,7 +18,7 @@ const ENTRY_BYTES: u64 = 128;
 /// The copies of a list that there are while it grows and is packed.
 const COPIES: u64 = 3;
 /// The most bytes of a request at whose beginning its model is looked for.
-const SOUGHT: usize = 1024;
+pub const SOUGHT: usize = 1024;
 
 /// The parts of a request's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,20 +156,22 @@ fn contents_memory(contents: &[u8]) -> Result<u64, LayoutError> {
 /// What the first bytes of a `ModelInferRequest` say of its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beginning<'a> {
-    /// The name and the version of its model; the version is empty for any.
+    /// The name and the version of its model.
     Model {
         /// The name.
         name: &'a str,
-        /// The version.
+        /// The version, if it stands before the name or next to it; else empty, as for any. A message whose fields come in another order than usual
+        /// may have it later.
         version: &'a str,
     },
     /// More bytes are needed to tell.
     NeedsMore,
-    /// The model stands elsewhere than at the beginning, or the message is malformed: decoding tells.
+    /// The model's name does not stand at the beginning, or the message is malformed: decoding tells.
     Elsewhere,
 }
 
-/// Looks for the model at the beginning of a request, where all known clients have it. `is_whole` says that the message has no further bytes.
+/// Looks for the model at the beginning of a request, where all known clients have it. `is_whole` says that the message has no further bytes: then its
+/// name is found wherever it stands.
 pub fn beginning(bytes: &[u8], is_whole: bool) -> Beginning<'_> {
     let more = || {
         if is_whole || bytes.len() >= SOUGHT {
@@ -179,22 +181,26 @@ pub fn beginning(bytes: &[u8], is_whole: bool) -> Beginning<'_> {
         }
     };
     let mut fields = Fields::of(bytes);
-    let name = match fields.next() {
-        Some(Ok((1, Field::Bytes(name)))) => name,
-        None | Some(Err(FieldError::CutOff)) => return more(),
-        Some(_) => return Beginning::Elsewhere,
+    let mut version = &b""[..];
+    let name = loop {
+        match fields.next() {
+            Some(Ok((1, Field::Bytes(name)))) => break name,
+            Some(Ok((2, Field::Bytes(before)))) => version = before,
+            Some(Ok((number, _))) if number > 2 => {}
+            None | Some(Err(FieldError::CutOff)) => return more(),
+            Some(_) => return Beginning::Elsewhere,
+        }
     };
-    // The version, if there is one, comes next: the first byte of the next field tells, and it is 2 and bytes.
+    // The version, if there is one, usually comes next: the first byte of the next field tells, and it is 2 and bytes.
     let after = &bytes[bytes.len() - fields.left()..];
-    let version = match after.first() {
-        None if is_whole => &b""[..],
-        None => return more(),
+    match after.first() {
+        None if !is_whole => return more(),
         Some(0x12) => match fields.next() {
-            Some(Ok((2, Field::Bytes(version)))) => version,
+            Some(Ok((2, Field::Bytes(next)))) => version = next,
             _ => return more(),
         },
-        Some(_) => b"",
-    };
+        _ => {}
+    }
     match (str::from_utf8(name), str::from_utf8(version)) {
         (Ok(name), Ok(version)) => Beginning::Model { name, version },
         _ => Beginning::Elsewhere,
@@ -239,10 +245,64 @@ mod tests {
         }
     }
 
+    /// The fields of a request, each by itself.
+    fn fields(name: &str, version: &str, id: &str, raw: usize) -> [Vec<u8>; 4] {
+        let whole = ModelInferRequest::default();
+        let named = |model_name: &str| ModelInferRequest {
+            model_name: model_name.to_owned(),
+            ..whole.clone()
+        };
+        [
+            named(name),
+            ModelInferRequest {
+                model_version: version.to_owned(),
+                ..whole.clone()
+            },
+            ModelInferRequest {
+                id: id.to_owned(),
+                ..whole.clone()
+            },
+            ModelInferRequest {
+                raw_input_contents: vec![vec![5; raw].into()],
+                ..whole.clone()
+            },
+        ]
+        .map(|request| request.encode_to_vec())
+    }
+
+    #[test]
+    fn the_name_is_found_among_fields_in_any_order() {
+        let [name, version, id, raw] = fields("resnet", "12", "a", 600);
+        let model = |version| Beginning::Model {
+            name: "resnet",
+            version,
+        };
+        for (order, expected) in [
+            ([&name, &version, &id, &raw], model("12")),
+            ([&version, &name, &id, &raw], model("12")),
+            ([&id, &version, &raw, &name], model("12")),
+            ([&id, &name, &version, &raw], model("12")),
+            // The version may still come.
+            ([&name, &id, &version, &raw], model("")),
+            ([&raw, &name, &id, &version], model("")),
+        ] {
+            let mut bytes: Vec<u8> = order.into_iter().flatten().copied().collect();
+            assert_eq!(beginning(&bytes, true), expected);
+            // Another field follows, which is none of the two.
+            bytes.extend(b"\x78\x01");
+            assert_eq!(beginning(&bytes, false), expected);
+        }
+        // Behind a tensor it is found only in a message that is complete.
+        let [name, _, _, raw] = fields("resnet", "", "", 5 * SOUGHT);
+        let last = [raw, name].concat();
+        assert_eq!(beginning(&last[..SOUGHT], false), Beginning::Elsewhere);
+        assert_eq!(beginning(&last, true), model(""));
+    }
+
     #[test]
     fn a_model_elsewhere_is_left_to_decoding() {
         let nameless = request("", "1").encode_to_vec();
-        assert_eq!(beginning(&nameless, false), Beginning::Elsewhere);
+        assert_eq!(beginning(&nameless, true), Beginning::Elsewhere);
         assert_eq!(beginning(b"", true), Beginning::Elsewhere);
         assert_eq!(
             beginning(b"\x0a\x02\xff\xff\x1a", false),

@@ -16,7 +16,7 @@ mod request;
 mod response;
 
 pub use frame::{BadFlag, Prefix, framed};
-pub use layout::{Beginning, Layout, LayoutError, beginning};
+pub use layout::{Beginning, Layout, LayoutError, SOUGHT, beginning};
 pub use reflection::{SERVICES, reflected};
 pub use request::{names_region, read_request, wants_final_mark};
 pub use response::{AnsweredTensor, ResponseHead, write_response, write_stream_response};

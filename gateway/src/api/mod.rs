@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub mod error;
 pub mod grpc;
 pub mod inference;
+mod pieces;
 pub mod web_policy;
 
 pub(crate) use admin::bearer;

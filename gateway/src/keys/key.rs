@@ -131,6 +131,23 @@ impl KeyUse {
         &self.models
     }
 
+    /// Counts the request, whose model was not known when it began, for a model.
+    ///
+    /// # Errors
+    /// The key does not allow the model, or a limit of its for such models is reached.
+    pub(crate) fn name_model(&mut self, model: &str) -> Result<(), KeyRefusal> {
+        let id = &self.limits.id;
+        if !self.models.allows(model) {
+            return Err(KeyRefusal::Model(id.to_string(), model.to_owned()));
+        }
+        let limits = || self.limits.of_model(model);
+        let permits = limits().map(|limit| limit.enter(id));
+        let permits: Vec<_> = permits.collect::<Result<_, _>>()?;
+        limits().try_for_each(|limit| limit.check_rate(id))?;
+        self.permits.extend(permits.into_iter().flatten());
+        Ok(())
+    }
+
     /// Counts the request, which was answered with this status after this time. Returns what counts it as in flight until it is dropped; `None`
     /// if the key has no such limit.
     pub(crate) fn answered(
@@ -317,13 +334,24 @@ impl KeyRefusal {
 }
 
 impl KeyLimits {
+    pub(super) fn tenant(&self) -> TenantKey {
+        self.tenant
+    }
+
     /// Returns the limits that a request to a model, or to none, is within. Those of the model come first: what they refuse takes nothing from the
     /// rate for all models.
     fn of(&self, model: Option<&str>) -> impl Iterator<Item = &Limit> {
-        let of_models = self.of_models.iter();
-        let matching =
-            of_models.filter(move |(pattern, _)| model.is_some_and(|m| pattern.matches(m)));
-        matching.map(|(_, limit)| limit).chain([&self.own])
+        let of_model = model.into_iter().flat_map(|model| self.of_model(model));
+        of_model.chain([&self.own])
+    }
+
+    /// Returns the limits for the models of a pattern that a request to a model is within.
+    fn of_model(&self, model: &str) -> impl Iterator<Item = &Limit> {
+        let matching = self
+            .of_models
+            .iter()
+            .filter(move |(pattern, _)| pattern.matches(model));
+        matching.map(|(_, limit)| limit)
     }
 
     /// Counts a request.

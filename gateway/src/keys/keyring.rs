@@ -262,6 +262,11 @@ impl Keyring {
         Some(self.authenticate(text)?.use_for(model))
     }
 
+    /// Returns the tenant of a key; `None` if the text is no valid key.
+    pub(crate) fn tenant(&self, text: &str) -> Option<TenantKey> {
+        Some(self.authenticate(text)?.limits.tenant())
+    }
+
     /// Returns the owner of a key; `None` if the text is no valid key.
     pub(crate) fn owner(&self, text: &str) -> Option<KeyOwner> {
         let secret = KeyHash::of(text).fingerprint();

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Mutex, MutexGuard, PoisonError,
-    atomic::{AtomicBool, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 
 use tokio::time::Instant;
@@ -15,6 +15,8 @@ pub(super) struct Activity {
     phase: Mutex<Phase>,
     /// True if several requests are on the connection at a time: then bytes alone are no head, because peers greet each other, too.
     multiplexes: AtomicBool,
+    /// The number of times that bytes came or were sent.
+    moves: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +59,7 @@ impl Activity {
         Self {
             phase: Mutex::new(Phase::First(Instant::now())),
             multiplexes: AtomicBool::new(false),
+            moves: AtomicU64::default(),
         }
     }
 
@@ -68,6 +71,16 @@ impl Activity {
     /// The handshake has ended: the time for the first head begins.
     pub(super) fn begin_first_head(&self) {
         *self.lock() = Phase::First(Instant::now());
+    }
+
+    /// Bytes came or were sent.
+    pub(super) fn moved(&self) {
+        self.moves.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number of times that bytes came or were sent.
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.load(Relaxed)
     }
 
     /// Bytes arrived.

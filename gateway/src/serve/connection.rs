@@ -3,9 +3,8 @@
 use std::{
     convert::Infallible,
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
-    task::{Context, Poll},
 };
 
 use axum::{
@@ -15,9 +14,8 @@ use axum::{
     http::Extensions,
     response::Response,
 };
-use bytes::Bytes;
 use hyper::{
-    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    body::Incoming,
     server::conn::http1,
     service::{Service, service_fn},
 };
@@ -30,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     activity::{Activity, Check},
+    bodies::{AnswerBody, AnswerWatch, RequestBody, RequestWatch},
     handshake::Transport,
     held::HeldUntilSent,
     limits::ConnectionLimits,
@@ -96,29 +95,20 @@ pub(super) fn serve_connection(
     stop: CancellationToken,
 ) -> impl Future<Output = ()> + use<> {
     activity.begin_first_head();
-    let io = ClientStream::new(stream, Arc::clone(&activity), limits.write_timeout);
+    let io = ClientStream::new(stream, Arc::clone(&activity), limits.write_timeout, None);
     let watched = Arc::clone(&activity);
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         origin.tell(request.extensions_mut());
         let ending = EndOfRequest(Arc::clone(&watched));
-        let request = if request.body().is_end_stream() {
-            watched.begin_request();
-            request.map(Body::new)
-        } else {
-            watched.begin_body();
-            let activity = Arc::clone(&watched);
-            request.map(|body| Body::new(WatchedBody { body, activity }))
-        };
+        watched.begin_body();
+        let body_watch = Arc::clone(&watched);
+        let request = request.map(|body| Body::new(RequestBody::new(body, body_watch)));
         let answer = router.call(request);
         async move {
             let mut answer: Response = answer.await?;
             let held = answer.extensions_mut().remove::<HeldUntilSent>();
-            Ok::<_, Infallible>(answer.map(|body| AnswerBody {
-                body,
-                _ending: ending,
-                _held: held,
-            }))
+            Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, ending, held)))
         }
     });
     let connection = http.serve_connection(TokioIo::new(io), service);
@@ -162,68 +152,13 @@ impl Drop for EndOfRequest {
     }
 }
 
-/// A request's body, whose end is told.
-struct WatchedBody {
-    body: Incoming,
-    activity: Arc<Activity>,
-}
-
-impl HttpBody for WatchedBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if self.body.is_end_stream() {
-            self.activity.end_body();
-        }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+impl RequestWatch for Arc<Activity> {
+    fn ends(&mut self) {
+        self.end_body();
     }
 }
 
-impl Drop for WatchedBody {
-    fn drop(&mut self) {
-        self.activity.end_body();
-    }
-}
-
-/// An answer's body; once it is dropped, everything of it has been passed on.
-struct AnswerBody {
-    body: Body,
-    _ending: EndOfRequest,
-    _held: Option<HeldUntilSent>,
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
+impl AnswerWatch for EndOfRequest {}
 
 /// Calls a router.
 pub(super) async fn call(router: &Router, request: Request) -> Response {

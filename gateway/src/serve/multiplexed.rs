@@ -3,18 +3,11 @@
 //! What a peer may have others keep in memory is what it makes a window for. The windows of a connection are small, and a client whose answers wait
 //! for room for too long loses its connection: nothing ends a single stream whose client does not read it.
 
-use std::{
-    convert::Infallible,
-    pin::{Pin, pin},
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
-use axum::{Router, body::Body, response::Response};
-use bytes::Bytes;
+use axum::{Router, body::Body, http::Extensions, response::Response};
 use hyper::{
-    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    body::{Body as _, Incoming},
     server::conn::http2,
     service::{Service, service_fn},
 };
@@ -27,12 +20,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     activity::{Activity, Check},
+    bodies::{AnswerBody, AnswerWatch, RequestBody, RequestWatch},
     connection::Origin,
+    control_frames::ControlFrames,
     handshake::Transport,
     held::HeldUntilSent,
     limits::{ConnectionLimits, HEAD_LIMIT},
     stream::ClientStream,
     streams::{StreamMember, Streams},
+    unread::{UnreadBodies, UnreadBody},
 };
 
 /// The builder of connections.
@@ -44,7 +40,7 @@ pub const MAX_STREAMS: u32 = 256;
 pub const CONNECTION_WINDOW: u32 = 1 << 20;
 /// The most bytes that a request may send before they are read. Eight requests that wait leave room for others; and the smallest messages that fill it are
 /// fewer than the HTTP/2 library takes from an attacker.
-const STREAM_WINDOW: u32 = 128 << 10;
+pub(crate) const STREAM_WINDOW: u32 = 128 << 10;
 /// The largest frame of data in bytes: four times the smallest that a peer must take, and a quarter of the frames.
 const FRAME_BYTES: u32 = 64 << 10;
 /// The most bytes of an answer that are kept for a client beyond what it has room for, unless they are one piece.
@@ -56,9 +52,25 @@ const FAULTY_STREAMS: usize = 64;
 /// The time without a sign of the client after which it is asked for one.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
+/// The time without a byte after which a connection without requests is closed once the listener stops. A client that has seen the end closes it sooner.
+const LAST_SIGNS: Duration = Duration::from_millis(500);
+
 /// An extension of a request: cancelled when the listener stops, so that a stream of requests ends.
 #[derive(Clone, Debug)]
-pub struct Stopping(pub CancellationToken);
+pub struct Stopping(CancellationToken);
+
+impl Stopping {
+    /// Returns what is cancelled when the listener of a request stops; nothing is for one that has no listener.
+    pub(crate) fn of(extensions: &Extensions) -> CancellationToken {
+        let stopping = extensions.get::<Self>().cloned();
+        stopping.map(|Self(token)| token).unwrap_or_default()
+    }
+}
+
+/// An extension of an answer that goes on as long as its client likes, and has something to say only when something changes. Its connection gives way to
+/// others like one that does nothing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watching;
 
 /// Returns the builder of connections whose clients answer within a time.
 pub(super) fn http(timeout: Duration) -> Builder {
@@ -88,37 +100,32 @@ pub(super) fn serve(
 ) -> impl Future<Output = ()> + use<> {
     activity.multiplex();
     activity.begin_first_head();
-    let io = ClientStream::new(stream, Arc::clone(&activity), limits.write_timeout);
-    let streams = Streams::new(Arc::clone(&activity));
+    let frames = Some(ControlFrames::new(Instant::now()));
+    let io = ClientStream::new(stream, Arc::clone(&activity), limits.write_timeout, frames);
+    let (streams, unread) = (Streams::new(Arc::clone(&activity)), UnreadBodies::default());
     let (served, stopping) = (streams.clone(), Stopping(stop.clone()));
     let router = TowerToHyperService::new(router);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         origin.tell(request.extensions_mut());
         request.extensions_mut().insert(stopping.clone());
+        request.extensions_mut().insert(unread.clone());
         let member = Arc::new(served.begin());
-        let body_member = Arc::clone(&member);
-        let request = request.map(|body| {
-            if body.is_end_stream() {
-                body_member.received();
-            }
-            Body::new(WatchedBody {
-                body,
-                member: body_member,
-            })
-        });
+        let watch = MemberBody {
+            member: Arc::clone(&member),
+            unread: unread.begin(),
+        };
+        let request = request.map(|body| Body::new(RequestBody::new(body, watch)));
         let answer = router.call(request);
         async move {
             let mut answer: Response = answer.await?;
             let held = answer.extensions_mut().remove::<HeldUntilSent>();
-            if !answer.body().is_end_stream() {
+            if answer.extensions().get::<Watching>().is_some() {
+                member.watches();
+            } else if !answer.body().is_end_stream() {
                 // A client that makes no room from the beginning stalls, too.
                 member.passed_on();
             }
-            Ok::<_, Infallible>(answer.map(|body| AnswerBody {
-                body,
-                member,
-                _held: held,
-            }))
+            Ok::<_, Infallible>(answer.map(|body| AnswerBody::new(body, member, held)))
         }
     });
     let connection = http.serve_connection(TokioIo::new(io), service);
@@ -126,7 +133,7 @@ pub(super) fn serve(
         let mut connection = pin!(connection);
         let first = limits.head_timeout.min(limits.idle_timeout);
         let mut check = pin!(sleep(first));
-        let mut closing = false;
+        let (mut closing, mut stopping, mut moves) = (false, false, 0);
         loop {
             tokio::select! {
                 ended = connection.as_mut() => {
@@ -135,15 +142,27 @@ pub(super) fn serve(
                     }
                     return;
                 }
-                () = stop.cancelled(), if !closing => {
-                    closing = true;
-                    connection.as_mut().graceful_shutdown();
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    if !std::mem::replace(&mut closing, true) {
+                        connection.as_mut().graceful_shutdown();
+                    }
+                    check.as_mut().reset(Instant::now() + LAST_SIGNS);
                 }
                 () = check.as_mut() => {
                     let now = Instant::now();
                     if streams.is_stalled(now, limits.write_timeout) {
                         tracing::debug!("a client took nothing of an answer for too long");
                         return;
+                    }
+                    if stopping {
+                        let before = std::mem::replace(&mut moves, activity.moves());
+                        if streams.are_none() && moves == before {
+                            // Its client does not say that it has seen the end.
+                            return;
+                        }
+                        check.as_mut().reset(now + LAST_SIGNS);
+                        continue;
                     }
                     match activity.check(now, &limits) {
                         Check::NextAt(time) => {
@@ -164,76 +183,33 @@ pub(super) fn serve(
     }
 }
 
-/// A request's body, whose end is told.
-struct WatchedBody {
-    body: Incoming,
+/// The watch of a request's body.
+struct MemberBody {
     member: Arc<StreamMember>,
+    unread: UnreadBody,
 }
 
-impl HttpBody for WatchedBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if self.body.is_end_stream() || matches!(frame, Poll::Ready(None)) {
-            self.member.received();
-        }
-        frame
+impl RequestWatch for MemberBody {
+    fn waits(&mut self) {
+        self.unread.waits();
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+    fn read(&mut self) {
+        self.unread.read();
     }
 
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for WatchedBody {
-    fn drop(&mut self) {
+    fn ends(&mut self) {
+        self.unread.ends();
         self.member.received();
     }
 }
 
-/// An answer's body; once it is dropped, everything of it has been passed on.
-struct AnswerBody {
-    body: Body,
-    member: Arc<StreamMember>,
-    _held: Option<HeldUntilSent>,
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // It is asked for the next piece only when the client has room for some of it.
-        self.member.has_room();
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if matches!(&frame, Poll::Ready(Some(Ok(frame))) if frame.is_data()) {
-            self.member.passed_on();
-        }
-        let is_trailers = matches!(&frame, Poll::Ready(Some(Ok(frame))) if frame.is_trailers());
-        if is_trailers || matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            // Nothing is left that the client has to make room for.
-            self.member.has_room();
-        }
-        frame
+impl AnswerWatch for Arc<StreamMember> {
+    fn has_room(&self) {
+        StreamMember::has_room(self);
     }
 
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+    fn passed_on(&self) {
+        StreamMember::passed_on(self);
     }
 }

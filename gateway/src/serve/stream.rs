@@ -11,10 +11,13 @@ use std::{
 use bytes::{Buf as _, Bytes};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    time::{Instant, Sleep, sleep},
 };
 
-use super::{activity::Activity, handshake::Transport, parse_errors::with_body};
+use super::{
+    activity::Activity, control_frames::ControlFrames, handshake::Transport,
+    parse_errors::with_body,
+};
 
 /// A client's stream with a limit on the pauses in writing.
 #[derive(Debug)]
@@ -26,16 +29,24 @@ pub(super) struct ClientStream {
     stalled: Option<Pin<Box<Sleep>>>,
     /// The rest of an answer that is sent in place of one without a body.
     replacement: Bytes,
+    /// The limit of frames, on a connection of HTTP/2.
+    frames: Option<ControlFrames>,
 }
 
 impl ClientStream {
-    pub(super) fn new(stream: Transport, activity: Arc<Activity>, write_timeout: Duration) -> Self {
+    pub(super) fn new(
+        stream: Transport,
+        activity: Arc<Activity>,
+        write_timeout: Duration,
+        frames: Option<ControlFrames>,
+    ) -> Self {
         Self {
             stream,
             activity,
             write_timeout,
             stalled: None,
             replacement: Bytes::new(),
+            frames,
         }
     }
 
@@ -63,6 +74,16 @@ impl ClientStream {
             self.replacement = with_body(buffer).map(Bytes::from).unwrap_or_default();
         }
         !self.replacement.is_empty()
+    }
+
+    /// Counts the bytes of an answer that the client's end of the connection has taken.
+    fn count_sent(&mut self, progress: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(sent)) = progress {
+            self.activity.moved();
+            if let Some(frames) = &mut self.frames {
+                frames.sent(*sent);
+            }
+        }
     }
 
     /// Limits the time for which an operation of the writing half makes no progress.
@@ -93,8 +114,14 @@ impl AsyncRead for ClientStream {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        if buffer.filled().len() > before {
-            self.activity.received();
+        let read = &buffer.filled()[before..];
+        if !read.is_empty() {
+            let client = &mut *self;
+            client.activity.received();
+            client.activity.moved();
+            if let Some(frames) = &mut client.frames {
+                frames.received(read, Instant::now())?;
+            }
         }
         Poll::Ready(Ok(()))
     }
@@ -110,6 +137,7 @@ impl AsyncWrite for ClientStream {
             return self.poll_replacement(context, buffer);
         }
         let progress = Pin::new(&mut self.stream).poll_write(context, buffer);
+        self.count_sent(&progress);
         self.limit_pause(context, progress)
     }
 
@@ -124,6 +152,7 @@ impl AsyncWrite for ClientStream {
             return self.poll_replacement(context, only);
         }
         let progress = Pin::new(&mut self.stream).poll_write_vectored(context, buffers);
+        self.count_sent(&progress);
         self.limit_pause(context, progress)
     }
 

@@ -85,6 +85,12 @@ impl Streams {
         since.any(|since| now.saturating_duration_since(*since) >= limit)
     }
 
+    /// Returns true if there is no request.
+    pub(super) fn are_none(&self) -> bool {
+        let state = self.lock();
+        state.receiving + state.answering == 0
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,6 +113,21 @@ impl StreamMember {
         match state.waits_for_client() {
             Some(since) => self.streams.activity.wait_for_client(since),
             None => self.streams.activity.begin_request(),
+        }
+    }
+
+    /// Nothing is done for the request until something changes: the connection waits for its client, as for the rest of a body.
+    pub(super) fn watches(&self) {
+        let is_received = self.is_received.lock();
+        let mut is_received = is_received.unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut *is_received, false) {
+            return;
+        }
+        let mut state = self.streams.lock();
+        state.answering -= 1;
+        state.receiving += 1;
+        if state.answering == 0 {
+            self.streams.activity.begin_body();
         }
     }
 
@@ -183,6 +204,26 @@ mod tests {
         assert!(is_body());
         drop(second);
         assert!(matches!(activity.waiting(), Some(Waiting::Head(_))));
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_only_watches_waits_for_its_client() {
+        let activity = Arc::new(Activity::begin());
+        let streams = Streams::new(Arc::clone(&activity));
+        let is_body = || matches!(activity.waiting(), Some(Waiting::Body(_)));
+        let watching = streams.begin();
+        watching.received();
+        assert_eq!(activity.waiting(), None);
+        watching.watches();
+        assert!(is_body());
+        let other = streams.begin();
+        other.received();
+        assert_eq!(activity.waiting(), None);
+        drop(other);
+        assert!(is_body());
+        drop(watching);
+        assert!(matches!(activity.waiting(), Some(Waiting::Head(_))));
+        assert!(streams.are_none());
     }
 
     #[tokio::test]

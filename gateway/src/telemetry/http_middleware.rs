@@ -25,6 +25,7 @@ fn method_name(method: &Method) -> &'static str {
 }
 
 /// The measurement of a request that is being answered.
+#[derive(Clone, Debug)]
 pub(crate) struct HttpMeasurement {
     begin: Time,
     method: &'static str,
@@ -38,6 +39,14 @@ impl HttpMeasurement {
             begin: telemetry.clock().now(),
             method: method_name(request.method()),
             route: request.extensions().get().cloned(),
+        }
+    }
+
+    /// Returns the measurement of a part of the request that arrived at a time.
+    pub(crate) fn of_part(&self, begin: Time) -> Self {
+        Self {
+            begin,
+            ..self.clone()
         }
     }
 

@@ -268,6 +268,7 @@ impl ModelTelemetry {
             slo: time_allowed,
             receive,
             rows,
+            patience: None,
             identity: None,
             failure: String::new(),
             for_family,
@@ -643,7 +644,7 @@ pub(crate) struct EndedRequest {
     pub(crate) receive: Duration,
 }
 
-/// The measurement of one request until its end. If it is dropped before, the client has gone away.
+/// The measurement of one request until its end. If it is dropped before, the client has gone away, or its time was over.
 #[derive(Debug)]
 pub(crate) struct RequestMeter {
     model: Arc<ModelTelemetry>,
@@ -651,6 +652,8 @@ pub(crate) struct RequestMeter {
     slo: Duration,
     receive: Duration,
     rows: u32,
+    /// The time for which its client waits, if it has said that.
+    patience: Option<Duration>,
     identity: Option<RequestIdentity>,
     /// The message of what failed; empty if nothing did.
     failure: String,
@@ -663,6 +666,12 @@ impl RequestMeter {
     /// Sets the identity under which the request is traced.
     pub(crate) fn identified(mut self, identity: RequestIdentity) -> Self {
         self.identity = Some(identity);
+        self
+    }
+
+    /// Sets the time from the request's arrival for which its client waits, if it has said that.
+    pub(crate) fn waited_for(mut self, patience: Option<Duration>) -> Self {
+        self.patience = patience;
         self
     }
 
@@ -691,10 +700,40 @@ impl RequestMeter {
 
 impl Drop for RequestMeter {
     fn drop(&mut self) {
-        if !self.ended {
-            let course = RequestCourse::default();
-            self.model
-                .record_end(self, RequestOutcome::Cancelled, course);
+        if self.ended {
+            return;
+        }
+        let waited = self.model.clock.now().saturating_since(self.arrived);
+        let outcome = if self
+            .patience
+            .is_some_and(|patience| is_over(waited, patience))
+        {
+            "its client stopped waiting when its time was over".clone_into(&mut self.failure);
+            RequestOutcome::Expired
+        } else {
+            RequestOutcome::Cancelled
+        };
+        self.model
+            .record_end(self, outcome, RequestCourse::default());
+    }
+}
+
+/// Returns true if a client that said how long it waits has waited for that long. Its clock began earlier than ours, and clients round the time up,
+/// by 1 % those that are built on gRPC's own library: the last thirty-second of the time is as good as its end.
+fn is_over(waited: Duration, patience: Duration) -> bool {
+    waited >= patience.saturating_sub(patience / 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_stops_a_little_before_its_time_has_waited_for_it() {
+        let patience = Duration::from_secs(1);
+        for (waited_ms, expected) in [(0, false), (900, false), (990, true), (1100, true)] {
+            let waited = Duration::from_millis(waited_ms);
+            assert_eq!(is_over(waited, patience), expected, "{waited_ms}");
         }
     }
 }

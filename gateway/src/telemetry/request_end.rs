@@ -22,7 +22,7 @@ pub(super) fn end_of(request: &RequestRecord) -> EndOfRequest {
 pub(super) fn reason_of(request: &RequestRecord) -> Option<String> {
     match request.outcome {
         RequestOutcome::Refused(refusal) => Some(refusal.to_string()),
-        RequestOutcome::Expired => Some("the deadline passed before a replica was free".to_owned()),
+        RequestOutcome::Expired => Some("the deadline passed before it was answered".to_owned()),
         RequestOutcome::Lost => Some(
             "its worker or the batch that it shared failed, or its model was removed, and it could not be answered elsewhere in time"
                 .to_owned(),

@@ -3,5 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
 
 mod admin;
+mod grpc;
 mod inference;
 mod support;

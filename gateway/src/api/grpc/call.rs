@@ -14,7 +14,7 @@ use packhorse_cluster::Time;
 use super::{
     compression::Compression,
     state::Grpc,
-    status::{HttpStatus, Status},
+    status::{CallCount, Status},
 };
 use crate::{api::inference::error::InferenceError, telemetry::HttpMeasurement};
 
@@ -35,9 +35,11 @@ pub(super) async fn answer(State(grpc): State<Grpc>, mut request: Request, next:
         Some(error) => Status::from(error).into_response(),
     };
     identity.write_to(response.headers_mut());
-    let status = response.extensions().get::<HttpStatus>();
-    let status = status.map_or(response.status(), |status| status.0);
-    measurement.end_as(telemetry, status);
+    match response.extensions().get() {
+        Some(CallCount::Once(status)) => measurement.end_as(telemetry, *status),
+        Some(CallCount::ByRequest) => {}
+        None => measurement.end(telemetry, &response),
+    }
     response
 }
 

@@ -11,7 +11,7 @@ use packhorse_protocol::ByteRope;
 use crate::{
     api::inference::{
         error::InferenceError,
-        inflate::{Encoding, inflate},
+        inflate::{Encoding, beginning, inflate},
     },
     memory::Reservation,
 };
@@ -92,6 +92,11 @@ impl Compression {
             ));
         }
         inflate(message, self.requests, limit, memory)
+    }
+
+    /// Returns at most `most` bytes from the beginning of a message of which a part has come: none if that is too short to tell.
+    pub(super) fn beginning(self, part: &[u8], most: usize) -> Vec<u8> {
+        beginning(part, self.requests, most)
     }
 
     /// Returns a message compressed.

@@ -1,11 +1,14 @@
 //! The messages of a call's body, received piece by piece within time, limit and budget.
 
-use axum::{body::Body, http::HeaderMap};
-use bytes::{Buf as _, Bytes, BytesMut};
-use packhorse_grpc::{Beginning, Prefix, beginning};
-use packhorse_protocol::ByteRope;
-use tokio::time::{Instant, timeout};
+use std::{pin::pin, time::Duration};
 
+use axum::{body::Body, http::request::Parts};
+use bytes::{Buf as _, Bytes, BytesMut};
+use packhorse_grpc::{Beginning, Prefix, SOUGHT, beginning};
+use packhorse_protocol::ByteRope;
+use tokio::time::{Instant, timeout_at};
+
+use super::compression::Compression;
 use crate::{
     api::inference::{
         InferenceLimits,
@@ -13,7 +16,12 @@ use crate::{
         error::InferenceError,
     },
     memory::Reservation,
+    serve::UnreadBodies,
 };
+
+/// The most bytes of a compressed message at whose beginning its model is looked for: what is left of them after headers and tables is more than a name
+/// needs.
+const SOUGHT_COMPRESSED: usize = 4 << 10;
 
 /// A body that is read message by message.
 pub(super) struct MessageReader {
@@ -24,28 +32,75 @@ pub(super) struct MessageReader {
     /// The bytes of the present message that were not read yet, and those that will come.
     left: usize,
     /// The time by which the present message must have come.
-    end: Instant,
+    end: Due,
+    /// The bodies of the connection that nobody reads.
+    unread: UnreadBodies,
+}
+
+/// The time by which something must have come. It moves on while a body of the connection is not read, because its client may have to wait for that.
+#[derive(Clone, Copy)]
+struct Due {
+    at: Instant,
+    /// The time for which a body was not read before.
+    unread: Duration,
+}
+
+impl Due {
+    fn after(limit: Duration, unread: &UnreadBodies) -> Self {
+        Self {
+            at: Instant::now() + limit,
+            unread: unread.time(),
+        }
+    }
+
+    fn with(self, unread: &UnreadBodies) -> Instant {
+        self.at + unread.time().saturating_sub(self.unread)
+    }
+}
+
+/// Waits for something until the first of the times; `None` if it did not come.
+async fn by<T>(due: &[Due], unread: &UnreadBodies, event: impl Future<Output = T>) -> Option<T> {
+    let mut event = pin!(event);
+    loop {
+        let first = due.iter().map(|due| due.with(unread)).min()?;
+        if let Ok(come) = timeout_at(first, event.as_mut()).await {
+            return Some(come);
+        }
+        let first = due.iter().map(|due| due.with(unread)).min()?;
+        if first <= Instant::now() {
+            return None;
+        }
+    }
 }
 
 impl MessageReader {
-    /// Creates a reader of a body's messages.
-    pub(super) fn new(headers: &HeaderMap, body: Body, limits: InferenceLimits) -> Self {
+    /// Creates a reader of the messages of a request with this head.
+    pub(super) fn new(head: &Parts, body: Body, limits: InferenceLimits) -> Self {
+        let unread = head.extensions.get::<UnreadBodies>().cloned();
+        let unread = unread.unwrap_or_default();
         Self {
-            body: IncomingBody::new(headers, body),
+            body: IncomingBody::new(&head.headers, body),
             limits,
             rest: Bytes::new(),
             left: 0,
-            end: Instant::now() + BODY_TIME,
+            end: Due::after(BODY_TIME, &unread),
+            unread,
         }
     }
 
     /// Returns the beginning of the only message of a call, which must begin within the longest pause.
     pub(super) async fn only(&mut self) -> Result<Prefix, InferenceError> {
-        let pause = self.limits.body_timeout;
-        let slow = |_| InferenceError::body_too_slow(pause, BODY_TIME);
-        let first = timeout(pause, self.next()).await.map_err(slow)??;
+        let first = self.soon().await?;
         first
             .ok_or_else(|| InferenceError::bad_request("expected a message, and the body is empty"))
+    }
+
+    /// Returns the beginning of the next message, which must begin within the longest pause; `None` at the end of the body.
+    pub(super) async fn soon(&mut self) -> Result<Option<Prefix>, InferenceError> {
+        let (pause, unread) = (self.limits.body_timeout, self.unread.clone());
+        let due = Due::after(pause, &unread);
+        let next = by(&[due], &unread, self.next()).await;
+        next.ok_or_else(|| InferenceError::body_too_slow(pause, BODY_TIME))?
     }
 
     /// Returns the beginning of the next message; `None` at the end of the body. What is left of the present one is discarded. The wait for a message
@@ -65,7 +120,7 @@ impl MessageReader {
                 None => return Ok(None),
             }
         }
-        self.end = Instant::now() + BODY_TIME;
+        self.end = Due::after(BODY_TIME, &self.unread);
         while self.rest.len() < Prefix::BYTES {
             let piece = self.piece().await?;
             self.join(&piece);
@@ -82,14 +137,24 @@ impl MessageReader {
     }
 
     /// Returns the model and its version at the beginning of the present message, a `ModelInferRequest`; `None` if they are not there.
-    pub(super) async fn model(&mut self) -> Result<Option<(String, String)>, InferenceError> {
+    pub(super) async fn model(
+        &mut self,
+        compression: Option<Compression>,
+    ) -> Result<Option<(String, String)>, InferenceError> {
         loop {
             let known = self.left.min(self.rest.len());
-            match beginning(&self.rest[..known], known == self.left) {
+            let (part, has_all) = (&self.rest[..known], known == self.left);
+            let inflated = compression.map(|compression| compression.beginning(part, SOUGHT));
+            let found = match &inflated {
+                None => beginning(part, has_all),
+                Some(inflated) => beginning(inflated, false),
+            };
+            match found {
                 Beginning::Model { name, version } => {
                     return Ok(Some((name.to_owned(), version.to_owned())));
                 }
                 Beginning::Elsewhere => return Ok(None),
+                Beginning::NeedsMore if has_all || known >= SOUGHT_COMPRESSED => return Ok(None),
                 Beginning::NeedsMore => {
                     let piece = self.piece().await?;
                     self.join(&piece);
@@ -119,8 +184,11 @@ impl MessageReader {
 
     /// Returns the next bytes of a message that has begun.
     async fn piece(&mut self) -> Result<Bytes, InferenceError> {
+        let pause = self.limits.body_timeout;
         loop {
-            let piece = self.body.chunk(self.end, self.limits.body_timeout).await?;
+            let due = [Due::after(pause, &self.unread), self.end];
+            let piece = by(&due, &self.unread, self.body.next_chunk()).await;
+            let piece = piece.ok_or_else(|| InferenceError::body_too_slow(pause, BODY_TIME))??;
             let cut_off = || InferenceError::bad_request("the body ends within a message");
             let piece = piece.ok_or_else(cut_off)?;
             if !piece.is_empty() {

@@ -5,7 +5,9 @@
 //! a request is HTTP's own, `inference::computation`.
 
 mod call;
+mod caller;
 mod compression;
+mod decoding;
 mod health;
 mod infer;
 mod messages;
@@ -15,7 +17,9 @@ mod reply;
 mod state;
 mod status;
 mod stream;
+mod turn;
 mod unary;
+mod writing;
 
 use axum::{Router, routing::post};
 
@@ -70,6 +74,7 @@ pub fn router(inference: Inference) -> Router {
             post(stream::model_stream_infer),
         )
         .route("/grpc.health.v1.Health/Check", post(health::check))
+        .route("/grpc.health.v1.Health/Watch", post(health::watch))
         .route(
             "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
             post(reflection::info),

@@ -1,7 +1,6 @@
 //! The bodies of answers: messages in frames, sent from where they lie in memory, and the status in the trailers.
 
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     pin::Pin,
     task::{Context, Poll, ready},
@@ -19,12 +18,9 @@ use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::{
     compression::{ACCEPTED, Compression, ENCODING, UNDERSTOOD},
-    status::{CONTENT_TYPE, HttpStatus, Status},
+    status::{CONTENT_TYPE, CallCount, Status},
 };
-use crate::serve::HeldUntilSent;
-
-/// The most bytes that are passed on at a time.
-const PIECE_BYTES: usize = 64 << 10;
+use crate::{api::pieces::Pieces, serve::HeldUntilSent};
 
 /// A message of an answer, in its frame.
 pub(super) struct Reply {
@@ -36,14 +32,12 @@ pub(super) struct Reply {
 
 /// The body of an answer.
 struct ReplyBody {
-    /// The pieces of the present message; none is empty.
-    chunks: VecDeque<Bytes>,
+    /// The present message.
+    pieces: Pieces,
     held: Option<HeldUntilSent>,
     more: Option<Replies>,
     /// The status at the end; `None` once it was passed on.
     status: Option<Status>,
-    /// True if a piece was passed on since the last turn of others.
-    passed: bool,
 }
 
 /// Messages that a task makes.
@@ -67,19 +61,9 @@ impl HttpBody for ReplyBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if std::mem::take(&mut self.passed) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
         loop {
-            if let Some(mut chunk) = self.chunks.pop_front() {
-                if chunk.len() > PIECE_BYTES {
-                    let rest = chunk.split_off(PIECE_BYTES);
-                    self.chunks.push_front(rest);
-                }
-                // A small piece is not worth a turn.
-                self.passed = chunk.len() >= PIECE_BYTES / 2;
-                return Poll::Ready(Some(Ok(Frame::data(chunk))));
+            if let Some(piece) = ready!(self.pieces.poll_next(context)) {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
             self.held = None;
             let next = match &mut self.more {
@@ -88,7 +72,7 @@ impl HttpBody for ReplyBody {
             };
             match next {
                 Some(Ok(reply)) => {
-                    self.chunks = reply.frame.into_chunks().collect();
+                    self.pieces.refill(reply.frame);
                     self.held = reply.held;
                 }
                 Some(Err(status)) => {
@@ -114,11 +98,10 @@ impl HttpBody for ReplyBody {
 pub(super) fn one(reply: Reply, compression: Option<Compression>) -> Response {
     response(
         ReplyBody {
-            chunks: reply.frame.into_chunks().collect(),
+            pieces: Pieces::of(reply.frame),
             held: reply.held,
             more: None,
             status: Some(Status::ok()),
-            passed: false,
         },
         compression,
     )
@@ -132,12 +115,11 @@ pub(super) fn many(
 ) -> Response {
     response(
         ReplyBody {
-            chunks: VecDeque::new(),
+            pieces: Pieces::default(),
             held: None,
             more: Some(Replies { messages, task }),
             // The task says how the call ended, unless it panicked.
             status: Some(Status::failed()),
-            passed: false,
         },
         compression,
     )
@@ -151,6 +133,7 @@ fn response(body: ReplyBody, compression: Option<Compression>) -> Response {
     if let Some(encoding) = compression.and_then(Compression::header) {
         headers.insert(&ENCODING, encoding);
     }
-    response.extensions_mut().insert(HttpStatus(StatusCode::OK));
+    let count = CallCount::Once(StatusCode::OK);
+    response.extensions_mut().insert(count);
     response
 }

@@ -2,11 +2,14 @@
 
 use std::ops::Deref;
 
+use axum::http::Extensions;
 use packhorse_serving::TenantKey;
 
 use crate::{
-    api::inference::Inference,
+    api::inference::{Inference, error::InferenceError},
     memory::{ModelMemory, Reservation},
+    serve::STREAM_WINDOW,
+    tenant::tenant_of,
 };
 
 /// The state that the handlers share. Clones share it.
@@ -26,6 +29,16 @@ impl Grpc {
     /// Returns a reservation for a message whose model is not known.
     pub(super) fn reservation(&self, tenant: TenantKey) -> Reservation {
         self.unnamed.tenant(tenant).reservation()
+    }
+
+    /// Returns the memory for what a client's stream of requests may send before it is read.
+    ///
+    /// # Errors
+    /// The client holds its share of the budget, or the budget is exhausted.
+    pub(super) fn unread(&self, extensions: &Extensions) -> Result<Reservation, InferenceError> {
+        let mut memory = self.reservation(tenant_of(extensions));
+        memory.grow(STREAM_WINDOW.into())?;
+        Ok(memory)
     }
 
     /// Returns the state of the inference API.

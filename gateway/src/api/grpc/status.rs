@@ -68,9 +68,14 @@ pub(super) struct Status {
     http: StatusCode,
 }
 
-/// The status that HTTP would have. An extension of answers, by which calls are counted.
+/// How a call is counted. An extension of answers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HttpStatus(pub(super) StatusCode);
+pub(super) enum CallCount {
+    /// Once, with the status that HTTP would have.
+    Once(StatusCode),
+    /// By each of its requests, when that is answered.
+    ByRequest,
+}
 
 impl Status {
     /// Returns the status of a call that was answered.
@@ -93,6 +98,11 @@ impl Status {
         InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, INTERNAL_ERROR).into()
     }
 
+    /// Returns the status that HTTP would have.
+    pub(super) fn http(&self) -> StatusCode {
+        self.http
+    }
+
     /// Returns the trailers.
     pub(super) fn trailers(&self) -> HeaderMap {
         let mut trailers = HeaderMap::with_capacity(3);
@@ -105,6 +115,13 @@ impl Status {
             trailers.insert(&PUSHBACK, millis.into());
         }
         trailers
+    }
+}
+
+/// The status of a call that ended so.
+impl From<Result<(), InferenceError>> for Status {
+    fn from(ended: Result<(), InferenceError>) -> Self {
+        ended.map_or_else(Self::from, |()| Self::ok())
     }
 }
 
@@ -127,7 +144,7 @@ impl IntoResponse for Status {
         *response.headers_mut() = self.trailers();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, CONTENT_TYPE);
-        response.extensions_mut().insert(HttpStatus(self.http));
+        response.extensions_mut().insert(CallCount::Once(self.http));
         response
     }
 }

@@ -20,23 +20,32 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    infer::{Caller, Kind, Received, Turn},
+    caller::Caller,
+    decoding::Received,
     messages::MessageReader,
     reply::{Reply, many},
     state::Grpc,
-    status::Status,
+    status::{CallCount, Status},
+    turn::Turn,
 };
-use crate::{api::inference::error::InferenceError, serve::Stopping};
+use crate::{
+    api::inference::error::InferenceError, memory::Reservation, serve::Stopping,
+    telemetry::HttpMeasurement,
+};
 
 /// The most requests of a stream that are computed or wait for their turn to be answered. Further ones wait in the connection.
 pub(super) const IN_FLIGHT: usize = 64;
 
 /// Runs inference for each request of a stream.
 pub(super) async fn model_stream_infer(State(grpc): State<Grpc>, request: Request) -> Response {
-    let stopping = request.extensions().get::<Stopping>().cloned();
-    let stopping = stopping.map(|Stopping(token)| token).unwrap_or_default();
+    let stopping = Stopping::of(request.extensions());
+    let measurement = HttpMeasurement::begin(grpc.telemetry(), &request);
     let (caller, reader) = match Caller::new(grpc, request) {
         Ok(caller) => caller,
+        Err(error) => return Status::from(error).into_response(),
+    };
+    let unread = match caller.grpc.unread(&caller.extensions) {
+        Ok(unread) => unread,
         Err(error) => return Status::from(error).into_response(),
     };
     let compression = caller.head.compression;
@@ -45,9 +54,14 @@ pub(super) async fn model_stream_infer(State(grpc): State<Grpc>, request: Reques
         caller: Arc::new(caller),
         in_flight: FuturesOrdered::new(),
         replies: sender,
+        measurement,
+        requests: 0,
+        _unread: unread,
     };
     let task = tokio::spawn(answering.run(reader, stopping));
-    many(receiver, task.abort_handle(), Some(compression))
+    let mut response = many(receiver, task.abort_handle(), Some(compression));
+    response.extensions_mut().insert(CallCount::ByRequest);
+    response
 }
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -96,6 +110,11 @@ struct Answering {
     caller: Arc<Caller>,
     in_flight: FuturesOrdered<Boxed<Reply>>,
     replies: mpsc::Sender<Result<Reply, Status>>,
+    measurement: HttpMeasurement,
+    /// The requests so far.
+    requests: u64,
+    /// The memory of what has come and is not read, while as many requests as may are in flight, or the client takes no answers.
+    _unread: Reservation,
 }
 
 impl Answering {
@@ -151,15 +170,22 @@ impl Answering {
             }
             if is_stopping && matches!(reading, Reading::Waiting(_) | Reading::Paused(_)) {
                 // What has begun is still answered.
-                status = InferenceError::unavailable("the gateway is shutting down").into();
+                status = InferenceError::shutting_down().into();
                 reading = Reading::Ended;
             }
         }
+        if self.requests == 0 || status.http() != StatusCode::OK {
+            // Its requests are counted, each by itself, and not that all of them are over.
+            let telemetry = self.caller.grpc.telemetry();
+            self.measurement.end_as(telemetry, status.http());
+        }
         let _ = self.replies.send(Err(status)).await;
     }
+
     /// Begins to receive a request.
-    fn receive(&self, mut reader: MessageReader, prefix: Prefix) -> Reading {
-        let mut turn = Turn::new(Arc::clone(&self.caller));
+    fn receive(&mut self, mut reader: MessageReader, prefix: Prefix) -> Reading {
+        self.requests += 1;
+        let mut turn = Turn::of_stream(Arc::clone(&self.caller), self.requests);
         Reading::Receiving(Box::pin(async move {
             let received = turn.receive(&mut reader, prefix).await;
             (reader, turn, received)
@@ -171,12 +197,13 @@ impl Answering {
         &mut self,
         (reader, mut turn, received): (MessageReader, Turn, Result<Received, InferenceError>),
     ) -> Reading {
+        let measurement = self.measurement.of_part(turn.arrived());
         self.in_flight.push_back(match received {
             Ok(received) => Box::pin(async move {
-                let answered = turn.answer(received, Kind::Stream).await;
-                reply(turn, answered.map(|answered| answered.frame))
+                let answered = turn.answer(received).await;
+                reply(turn, measurement, answered.map(|answered| answered.frame))
             }),
-            Err(error) => Box::pin(ready(reply(turn, Err(error)))),
+            Err(error) => Box::pin(ready(reply(turn, measurement, Err(error)))),
         });
         if self.in_flight.len() < IN_FLIGHT {
             Reading::wait(reader)
@@ -186,10 +213,18 @@ impl Answering {
     }
 }
 
-/// Returns the answer to a request, which may be an error.
-fn reply(mut turn: Turn, answered: Result<ByteRope, InferenceError>) -> Reply {
-    let result = answered.as_ref().map(|_| ());
-    let held = turn.finish(result.map_err(InferenceError::status));
+/// Counts a request, and returns the answer to it, which may be an error.
+fn reply(
+    mut turn: Turn,
+    measurement: HttpMeasurement,
+    answered: Result<ByteRope, InferenceError>,
+) -> Reply {
+    let status = answered.as_ref().err().map(InferenceError::status);
+    measurement.end_as(
+        turn.caller.grpc.telemetry(),
+        status.unwrap_or(StatusCode::OK),
+    );
+    let held = turn.finish(status.map_or(Ok(()), Err));
     let frame = answered.unwrap_or_else(|error| {
         let message = write_stream_response(Err((turn.id(), error.message().to_owned())));
         // An error is short.

@@ -7,7 +7,7 @@ use axum::{
     http::{Extensions, StatusCode},
     response::{IntoResponse as _, Response},
 };
-use packhorse_grpc::framed;
+use packhorse_grpc::{Prefix, framed};
 use packhorse_protocol::ByteRope;
 use prost::Message;
 use tokio::time::timeout;
@@ -29,6 +29,7 @@ use crate::{
             error::InferenceError,
         },
     },
+    memory::Reservation,
     serve::HeldUntilSent,
     tenant::tenant_of,
 };
@@ -70,26 +71,22 @@ async fn try_answer<Q: Question, A: Message>(
     let keys = grpc.keys.as_ref().filter(|_| !Q::NEEDS_NO_KEY);
     let key = bearer(&parts.headers);
     if let Some(keys) = keys {
-        require_key(keys, key)?;
+        let tenant = require_key(keys, key)?;
+        parts.extensions.insert(tenant);
     }
     let limits = InferenceLimits {
         body_bytes: SMALL_MESSAGE,
         ..grpc.limits
     };
-    let mut reader = MessageReader::new(&parts.headers, body, limits);
+    let mut reader = MessageReader::new(&parts, body, limits);
     let mut memory = grpc.reservation(tenant_of(&parts.extensions));
     let receive = async {
         let prefix = reader.only().await?;
-        let message = reader.receive(Place::OnePiece, &mut memory).await?;
-        if prefix.is_compressed {
-            head.compression
-                .inflate(message, SMALL_MESSAGE, &mut memory)
-        } else {
-            Ok(message)
-        }
+        small_message(&mut reader, prefix, &head, &mut memory).await
     };
-    let message = within(head.patience, receive).await?;
-    let question: Q = decoded(&message)?;
+    let question: Q = within(head.patience, receive).await?;
+    // What comes after the only message is not kept.
+    drop(reader);
     let used = keys.map(|keys| use_key(keys, key, question.model()));
     let used = used.transpose()?;
     if let Some(used) = &used {
@@ -110,6 +107,20 @@ async fn try_answer<Q: Question, A: Message>(
         },
         None,
     ))
+}
+
+/// Receives and decodes a small message.
+pub(super) async fn small_message<Q: Message + Default>(
+    reader: &mut MessageReader,
+    prefix: Prefix,
+    head: &CallHead,
+    memory: &mut Reservation,
+) -> Result<Q, InferenceError> {
+    let mut message = reader.receive(Place::OnePiece, memory).await?;
+    if prefix.is_compressed {
+        message = head.compression.inflate(message, SMALL_MESSAGE, memory)?;
+    }
+    decoded(&message)
 }
 
 /// Waits for something until the client does not wait for it any more.

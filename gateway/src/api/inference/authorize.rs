@@ -6,6 +6,8 @@ use axum::{
     http::{Extensions, StatusCode},
 };
 
+use packhorse_serving::TenantKey;
+
 use super::{error::InferenceError, state::Inference};
 use crate::{
     api::bearer,
@@ -45,22 +47,17 @@ pub(in crate::api) fn use_key(
     key: Option<&str>,
     model: Option<&str>,
 ) -> Result<KeyUse, InferenceError> {
-    let Some(key) = key else {
-        return Err(unauthorized(
-            "this gateway requires an API key: Authorization: Bearer KEY",
-        ));
-    };
-    let used = keys.use_for(key, model);
+    let used = keys.use_for(key.ok_or_else(no_key)?, model);
     Ok(used.ok_or_else(|| unauthorized(UNKNOWN_KEY))??)
 }
 
-/// Refuses a request without a valid key before its model is known.
-pub(in crate::api) fn require_key(keys: &Keyring, key: Option<&str>) -> Result<(), InferenceError> {
-    match key {
-        Some(key) if keys.owner(key).is_some() => Ok(()),
-        Some(_) => Err(unauthorized(UNKNOWN_KEY)),
-        None => use_key(keys, None, None).map(|_| ()),
-    }
+/// Returns the tenant of a request whose model is not known yet, and refuses one without a valid key.
+pub(in crate::api) fn require_key(
+    keys: &Keyring,
+    key: Option<&str>,
+) -> Result<TenantKey, InferenceError> {
+    let tenant = keys.tenant(key.ok_or_else(no_key)?);
+    tenant.ok_or_else(|| unauthorized(UNKNOWN_KEY))
 }
 
 /// Tells the handlers of a request for a model, or for none, who sends it and what its key allows.
@@ -77,6 +74,10 @@ pub(in crate::api) fn grant(used: &KeyUse, model: Option<&str>, extensions: &mut
 pub(in crate::api) fn is_listed(extensions: &Extensions, model: &str) -> bool {
     let scope = extensions.get::<ModelScope>();
     scope.is_none_or(|scope| scope.allows(model))
+}
+
+fn no_key() -> InferenceError {
+    unauthorized("this gateway requires an API key: Authorization: Bearer KEY")
 }
 
 fn unauthorized(message: &str) -> InferenceError {

@@ -206,6 +206,7 @@ pub(in crate::api) async fn compute(
     let time_allowed = patience.map_or(time_allowed, |patience| patience.min(time_allowed));
     let meter = telemetry.begin_request(arrival.at, time_allowed, rows, requested.family.is_some());
     let meter = meter.identified(arrival.identity.clone());
+    let meter = meter.waited_for(patience);
     let submission = Submission {
         requested: requested.clone(),
         tenant: arrival.tenant,

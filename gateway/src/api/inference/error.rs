@@ -95,6 +95,11 @@ impl InferenceError {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    /// Returns the error of what ends because the gateway stops.
+    pub(in crate::api) fn shutting_down() -> Self {
+        Refusal::ShuttingDown.into()
+    }
+
     /// Returns the error of a body that is larger than the limit, before or after decompression.
     pub(in crate::api) fn body_too_large(limit: u64) -> Self {
         let message = format!("the request body is larger than the limit of {limit} bytes");

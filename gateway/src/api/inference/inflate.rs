@@ -76,6 +76,25 @@ pub(in crate::api) fn inflate(
     }
 }
 
+/// Returns at most `most` bytes from the beginning of a body of which a part has come: none if the part is too short to tell, or is no compressed body.
+pub(in crate::api) fn beginning(part: &[u8], encoding: Encoding, most: usize) -> Vec<u8> {
+    let mut inflated = vec![0; most];
+    let mut filled = 0;
+    let mut fill = |decoder: &mut dyn Read| {
+        // An error is the end of what has come, or damage, of which whoever reads all of the body is told.
+        while let Ok(read @ 1..) = decoder.read(&mut inflated[filled..]) {
+            filled += read;
+        }
+    };
+    match encoding {
+        Encoding::Identity => {}
+        Encoding::Gzip => fill(&mut MultiGzDecoder::new(part)),
+        Encoding::Deflate => fill(&mut ZlibDecoder::new(part)),
+    }
+    inflated.truncate(filled);
+    inflated
+}
+
 enum Decoder {
     Gzip(MultiGzDecoder<RopeReader>),
     Zlib(ZlibDecoder<RopeReader>),
@@ -202,6 +221,24 @@ mod tests {
         );
         let members = [gzip(b"one, "), gzip(b"two")].concat();
         assert_eq!(status(&members, Encoding::Gzip, 100).unwrap(), "one, two");
+    }
+
+    #[test]
+    fn the_beginning_is_known_before_the_rest_has_come() {
+        let text: Vec<u8> = (0..200_000_u32).map(|i| (i / 7) as u8).collect();
+        for (encoding, deflated) in [
+            (Encoding::Gzip, gzip(&text)),
+            (Encoding::Deflate, zlib(&text)),
+        ] {
+            for length in 0..deflated.len().min(600) {
+                let known = beginning(&deflated[..length], encoding, 1000);
+                assert!(known.len() <= 1000 && text.starts_with(&known), "{length}");
+            }
+            let known = beginning(&deflated[..deflated.len() / 2], encoding, 1000);
+            assert_eq!(known, text[..1000]);
+            assert!(beginning(b"no such thing", encoding, 1000).is_empty());
+        }
+        assert_eq!(beginning(&gzip(b"short"), Encoding::Gzip, 1000), b"short");
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! Responses whose body is sent from where it lies in memory.
 
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use axum::{
@@ -18,23 +17,15 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use packhorse_protocol::Message;
 
 use super::header_names::HEADER_LENGTH;
-use crate::memory::Reservation;
+use crate::{api::pieces::Pieces, memory::Reservation};
 
-/// The most bytes of a body that are passed on at a time. They may be compressed on the thread that serves other clients, too: half a
-/// millisecond.
-const PIECE_BYTES: usize = 64 << 10;
-
-/// A body of known length, sent piece by piece. Between two pieces other tasks get a turn: a compressor would otherwise take all of a
-/// body that compresses well at once.
-struct Pieces {
-    /// The chunks that are left; none is empty.
-    chunks: VecDeque<Bytes>,
+/// A body of known length.
+struct MessageBody {
+    pieces: Pieces,
     left: u64,
-    /// True if a piece was passed on since the last turn of others.
-    passed: bool,
 }
 
-impl HttpBody for Pieces {
+impl HttpBody for MessageBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -42,24 +33,9 @@ impl HttpBody for Pieces {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if std::mem::take(&mut self.passed) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let Some(mut chunk) = self.chunks.pop_front() else {
-            return Poll::Ready(None);
-        };
-        let piece = if chunk.len() > PIECE_BYTES {
-            let piece = chunk.split_to(PIECE_BYTES);
-            self.chunks.push_front(chunk);
-            piece
-        } else {
-            chunk
-        };
-        self.left -= piece.len() as u64;
-        // A small piece is not worth a turn.
-        self.passed = piece.len() >= PIECE_BYTES / 2 && self.left > 0;
-        Poll::Ready(Some(Ok(Frame::data(piece))))
+        let piece = ready!(self.pieces.poll_next(context));
+        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -82,10 +58,9 @@ pub(super) fn response(message: Message, memory: Reservation) -> Response {
     let header_length = message.header_length();
     let body = message.into_body();
     let left = body.len() as u64;
-    let mut response = Response::new(Body::new(Pieces {
-        chunks: body.into_chunks().collect(),
+    let mut response = Response::new(Body::new(MessageBody {
+        pieces: Pieces::of(body),
         left,
-        passed: false,
     }));
     response
         .headers_mut()
@@ -94,37 +69,4 @@ pub(super) fn response(message: Message, memory: Reservation) -> Response {
         response.headers_mut().insert(&HEADER_LENGTH, length.into());
     }
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use futures_util::poll;
-    use http_body_util::BodyExt as _;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn others_get_a_turn_between_the_pieces_of_a_large_body() {
-        let mut body = Pieces {
-            chunks: [
-                Bytes::from(vec![1; 3 * PIECE_BYTES]),
-                Bytes::from_static(b"end"),
-            ]
-            .into(),
-            left: 3 * PIECE_BYTES as u64 + 3,
-            passed: false,
-        };
-        let (mut turns, mut bytes) = (0, 0);
-        while !body.is_end_stream() {
-            match poll!(body.frame()) {
-                Poll::Pending => turns += 1,
-                Poll::Ready(frame) => {
-                    let piece = frame.unwrap().unwrap().into_data().unwrap();
-                    assert!(piece.len() <= PIECE_BYTES);
-                    bytes += piece.len();
-                }
-            }
-        }
-        assert_eq!((turns, bytes), (3, 3 * PIECE_BYTES + 3));
-    }
 }

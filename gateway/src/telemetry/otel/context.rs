@@ -65,6 +65,15 @@ impl TraceContext {
         }
     }
 
+    /// Returns the position of another request of the same parent.
+    pub(super) fn sibling(self) -> Self {
+        let span = random_span();
+        Self {
+            ids: SpanIds { span, ..self.ids },
+            ..self
+        }
+    }
+
     /// Returns the header that names the request's span.
     pub(super) fn header(&self) -> HeaderValue {
         let text = self.to_string();

@@ -47,6 +47,29 @@ impl RequestIdentity {
         self
     }
 
+    /// Returns the identity of a request of the stream that has this one, the request's number counted from 1: it has an id and a span of its own.
+    pub(crate) fn of_request(&self, number: u64) -> Self {
+        let suffix = format!("-{number}");
+        let id = self.id();
+        let id = &id[..id.len().min(MAX_ID - suffix.len())];
+        let id = HeaderValue::try_from(format!("{id}{suffix}"));
+        Self {
+            id: id.expect("visible characters of ASCII are valid"),
+            trace: self.trace.map(TraceContext::sibling),
+            ..self.clone()
+        }
+    }
+
+    /// Sets the id that the client gave the request in its message, if it can be printed.
+    pub(crate) fn named(mut self, id: &str) -> Self {
+        if is_sane(id.as_bytes())
+            && let Ok(id) = HeaderValue::try_from(id)
+        {
+            self.id = id;
+        }
+        self
+    }
+
     /// Returns the id.
     pub(crate) fn id(&self) -> &str {
         self.id.to_str().unwrap_or_default()
@@ -115,5 +138,23 @@ mod tests {
             assert_eq!(made.len(), 16, "{made}");
         }
         assert_ne!(id_of(None), id_of(None));
+    }
+
+    #[test]
+    fn each_request_of_a_stream_has_an_id_and_a_span_of_its_own() {
+        let headers = HeaderMap::from_iter([(
+            HeaderName::from_static("x-request-id"),
+            HeaderValue::from_static("stream"),
+        )]);
+        let stream = RequestIdentity::new(&headers, SampleRatio::new(1.0));
+        let [first, second] = [1, 2].map(|number| stream.of_request(number));
+        assert_eq!((first.id(), second.id()), ("stream-1", "stream-2"));
+        let spans = [&stream, &first, &second].map(|identity| identity.trace.unwrap().ids.span);
+        assert!(spans[0] != spans[1] && spans[1] != spans[2]);
+        assert_eq!(first.trace_id(), stream.trace_id());
+        assert_eq!(first.clone().named("order-7").id(), "order-7");
+        assert_eq!(first.clone().named("no id").id(), "stream-1");
+        let longest = stream.named(&"x".repeat(MAX_ID));
+        assert_eq!(longest.of_request(u64::MAX).id().len(), MAX_ID);
     }
 }

@@ -15,6 +15,7 @@ use packhorse_cluster::{
 use packhorse_control::{LinkState, ServeChange, Target};
 use packhorse_gateway::{
     api::{
+        grpc,
         inference::{Inference, InferenceLimits, router},
         web_policy::WebPolicy,
     },
@@ -40,6 +41,16 @@ use super::{
 /// The header by which a test says the address that a request comes from.
 pub(crate) const ADDRESS: &str = "x-test-address";
 
+/// The limits of the connections of its listeners.
+pub(crate) const CONNECTIONS: ConnectionLimits = ConnectionLimits {
+    connections: 100,
+    head_timeout: Duration::from_secs(10),
+    idle_timeout: Duration::from_secs(10),
+    write_timeout: Duration::from_secs(10),
+    unknown_yield: false,
+    always_answered: "/v2/health/",
+};
+
 /// Has a request come from the address that its header says.
 async fn pretend(mut request: Request) -> Request {
     let address = request.headers().get(ADDRESS);
@@ -61,6 +72,7 @@ pub(crate) struct Served {
 /// The data plane of a gateway behind an inference listener. The test changes `target` and applies it.
 pub(crate) struct InferenceGateway {
     pub(crate) data_plane: DataPlane,
+    inference: Inference,
     pub(crate) address: SocketAddr,
     pub(crate) target: Served,
     /// The target that was last applied.
@@ -166,20 +178,12 @@ impl InferenceGateway {
         });
         let web = WebPolicy::default();
         let inference = Inference::new(data_plane.clone(), limits, None, web, true, None).unwrap();
-        let routes: Router = router(inference).into();
+        let routes: Router = router(inference.clone()).into();
         let routes = routes.layer(map_request(pretend));
-        let connections = ConnectionLimits {
-            connections: 100,
-            head_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(10),
-            write_timeout: Duration::from_secs(10),
-            unknown_yield: false,
-            always_answered: "/v2/health/",
-        };
         let server = Server::bind(
             "127.0.0.1:0".parse().unwrap(),
             routes,
-            connections,
+            CONNECTIONS,
             None,
             (&Tasks::default(), "listener"),
         )
@@ -189,6 +193,7 @@ impl InferenceGateway {
         let client = client_builder().pool_max_idle_per_host(0).build().unwrap();
         Self {
             data_plane,
+            inference,
             address: server.address(),
             target: Served::default(),
             applied: Served::default(),
@@ -196,6 +201,24 @@ impl InferenceGateway {
             client,
             server,
         }
+    }
+
+    /// Starts its gRPC listener.
+    pub(crate) async fn listen_for_grpc(&self) -> Server {
+        self.listen_for_grpc_within(CONNECTIONS).await
+    }
+
+    /// Starts its gRPC listener with these limits.
+    pub(crate) async fn listen_for_grpc_within(&self, limits: ConnectionLimits) -> Server {
+        let tasks = Tasks::default();
+        let listener = Server::bind_multiplexed(
+            "127.0.0.1:0".parse().unwrap(),
+            grpc::router(self.inference.clone()),
+            limits,
+            None,
+            (&tasks, "gRPC listener"),
+        );
+        listener.await.unwrap()
     }
 
     /// Starts a gateway with the model `double` on one connected worker.

@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod answer;
 pub(crate) mod event_reader;
 pub(crate) mod gateway;
+pub(crate) mod grpc;
 pub(crate) mod inference_gateway;
 pub(crate) mod worker;
 
