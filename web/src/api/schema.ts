@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 a8a2718f5335ff01402ba317f93de074f575c2259ed369b4e8e5fb3808481654) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 39785d2d4af4de8725609ca6c6cfc7d3269014c1098fb33d4a8ddb8427db95ff) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -273,6 +273,11 @@ export interface components {
              * @description The largest number of rows in one batch; 0 for a model without a batch dimension.
              */
             max_batch_size: number;
+            /**
+             * Format: int32
+             * @description The most milliseconds for which a request waits while the model is loaded from its file; null if that is `slo_ms`.
+             */
+            max_cold_wait_ms?: number | null;
             measured?: components["schemas"]["MeasuredRateView"] | null;
             /**
              * @description The kinds of device on which measuring the model failed since the start of the gateway, which does not measure it there again before its next
@@ -1066,6 +1071,11 @@ export interface components {
             family?: string | null;
             /**
              * Format: int32
+             * @description The most milliseconds for which a request that finds the model in its file only waits until it is loaded, 0 to 60000; null restores `slo_ms`.
+             */
+            max_cold_wait_ms?: number | null;
+            /**
+             * Format: int32
              * @description The least number of different devices with replicas of the model, 1 to 16.
              */
             min_replicas?: number | null;
@@ -1234,6 +1244,12 @@ export interface components {
             max_batch_size: number;
             /**
              * Format: int32
+             * @description The most milliseconds for which a request that finds the model in its file only waits until it is loaded, 0 to 60000. A request that would wait
+             *     longer is answered 503 with a `Retry-After` at which it should be loaded. If absent, it is `slo_ms`.
+             */
+            max_cold_wait_ms?: number | null;
+            /**
+             * Format: int32
              * @description The least number of different devices with replicas of the model, 1 to 16; those beyond its rate are placed where memory is left, and on different
              *     nodes first. If absent, that of the newest version, and 1 for the first one or in place of a registered one.
              */
@@ -1335,6 +1351,11 @@ export interface components {
              * @description The largest number of rows in one batch; 0 for a model without a batch dimension.
              */
             max_batch_size: number;
+            /**
+             * Format: int32
+             * @description The most milliseconds for which a request waits while the model is loaded from its file; null if that is `slo_ms`.
+             */
+            max_cold_wait_ms?: number | null;
             measured?: components["schemas"]["MeasuredRateView"] | null;
             /**
              * @description The kinds of device on which measuring the model failed since the start of the gateway, which does not measure it there again before its next
@@ -2114,7 +2135,7 @@ export interface components {
          * @description The place of a model's weights.
          * @enum {string}
          */
-        Residency: "resident" | "warm";
+        Residency: "resident" | "warm" | "cold";
         /** @description The response to `GET /v2/health/live`. */
         ServerLive: {
             /** @description True if the server answers at all. */
@@ -2450,18 +2471,28 @@ export interface components {
              */
             bytes: number;
             /**
+             * Format: double
+             * @description The time to load the program from its file, as the worker measured it, in milliseconds.
+             */
+            cold_load_ms?: number;
+            /**
+             * Format: int64
+             * @description The times among them that the program was loaded from its file.
+             */
+            cold_loads?: number;
+            /**
              * Format: int64
              * @description The times that they left the device for others since then.
              */
             evictions: number;
             /**
              * Format: double
-             * @description The time to copy the weights to the device, as the worker measured it, in milliseconds.
+             * @description The time to bring the weights to the device from where they are, or were last, as the worker measured it, in milliseconds.
              */
             load_ms: number;
             /**
              * Format: int64
-             * @description The times that they were copied since the gateway connected to the replica.
+             * @description The times that the weights were brought to the device since the gateway connected to the replica.
              */
             loads: number;
             /**
@@ -2469,7 +2500,7 @@ export interface components {
              * @description The bytes of the device that the weights of all its models may have together; null if there is no limit.
              */
             pool_bytes?: number | null;
-            /** @description The place of the weights now: on the device, or in the memory of its node, ready to be copied. */
+            /** @description The place of the weights now: on the device, in the memory of its node, ready to be copied, or in a file of the node only. */
             residency: components["schemas"]["Residency"];
         };
         /**
