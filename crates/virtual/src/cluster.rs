@@ -19,8 +19,8 @@ use crate::{
     nodes::Nodes,
     random::Random,
     settings::Settings,
+    shelf::Shelf,
     store::Store,
-    weights::Shelf,
 };
 
 /// The number of steps that may be taken at one time. With more, something is done again and again.

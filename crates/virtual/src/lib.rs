@@ -25,6 +25,7 @@ mod numbered_queue;
 mod random;
 mod requests;
 mod settings;
+mod shelf;
 mod store;
 mod transport;
 mod weights;

@@ -1,10 +1,7 @@
 //! The weights of the members of pools, which are copied from the memory of a node to a device, one model after the other. Where that memory has a limit, the
 //! weights that were used least recently leave it, and are read from the node's disk.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::time::Duration;
 
 use packhorse_cluster::PoolPlace;
 use packhorse_reconcile::{WarmProgram, leaving};
@@ -12,16 +9,8 @@ use packhorse_serving::{Event as EngineEvent, ReplicaKey};
 
 use crate::{
     cluster::Cluster, environment::Environment, events::RareEvent, network::ConnectionKey,
+    shelf::Shelf,
 };
-
-/// The weights of a device's members that are not on the device.
-#[derive(Debug, Default)]
-pub(crate) struct Shelf {
-    /// Those in the memory of the node, with the time at which they came there and their bytes.
-    warm: BTreeMap<ConnectionKey, (u64, u64)>,
-    /// Those on its disk only.
-    cold: BTreeSet<ConnectionKey>,
-}
 
 impl<E: Environment> Cluster<E> {
     /// Takes note of a new connection, whose weights are in memory if they are not on the device.
@@ -67,9 +56,7 @@ impl<E: Environment> Cluster<E> {
 
     /// Tells the engine that weights are there, unless the connection has ended.
     pub(crate) fn weights_loaded(&mut self, key: ConnectionKey) {
-        let shelf = self.shelf(key);
-        shelf.warm.remove(&key);
-        let was_cold = shelf.cold.remove(&key);
+        let was_cold = self.shelf(key).remove(key);
         let replica = self.network.connections[key.0 as usize].replica;
         if was_cold && let Some((_, pool)) = self.pool_connection(replica) {
             self.tell_of_weights(key, |replica| EngineEvent::WeightsStored {
@@ -102,12 +89,12 @@ impl<E: Environment> Cluster<E> {
         let connections = &self.network.connections;
         let connection = &connections[key.0 as usize];
         let device = (connection.node, connection.place.device);
-        let shelf = self.shelves.entry(device).or_default();
+        let held = self.shelves.entry(device).or_default();
         let is_open = |key: &ConnectionKey| connections[key.0 as usize].is_open;
-        shelf.warm.retain(|key, _| is_open(key));
-        shelf.cold.retain(is_open);
-        shelf.warm.insert(key, (now, pool.weights.as_u64()));
-        let warm = shelf.warm.iter().map(|(key, (used, bytes))| WarmProgram {
+        held.warm.retain(|key, _| is_open(key));
+        held.cold.retain(is_open);
+        held.warm.insert(key, (now, pool.weights.as_u64()));
+        let warm = held.warm.iter().map(|(key, (used, bytes))| WarmProgram {
             key: *key,
             used: *used,
             bytes: *bytes,
@@ -115,10 +102,10 @@ impl<E: Environment> Cluster<E> {
         });
         let cooled = leaving(warm.collect(), disk.host_memory);
         for key in &cooled {
-            shelf.warm.remove(key);
-            shelf.cold.insert(*key);
+            held.warm.remove(key);
+            held.cold.insert(*key);
         }
-        let bytes: u64 = shelf.warm.values().map(|(_, bytes)| bytes).sum();
+        let bytes: u64 = held.warm.values().map(|(_, bytes)| bytes).sum();
         assert!(bytes <= disk.host_memory, "{bytes} bytes are warm");
         for key in cooled {
             self.schedule(Duration::ZERO, RareEvent::WeightsCooled(key));

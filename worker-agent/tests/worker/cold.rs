@@ -92,7 +92,7 @@ fn those_leave_memory_that_were_used_least_recently_and_those_whose_weights_stay
     let counter = parked("Counter", 9);
     pool.begin(&counter);
     let (mut of_counter, _) = pool.connect_deciding(&counter);
-    let counted = ask(&mut of_counter, 1);
+    let answered = ask(&mut of_counter, 1);
     let tasks: Vec<ServeTask> = (0..3)
         .map(|number| parked(&format!("Perceptron{number}"), number + 1))
         .collect();
@@ -113,7 +113,7 @@ fn those_leave_memory_that_were_used_least_recently_and_those_whose_weights_stay
     }
     of_counter.send_message(&ToWorker::Unload);
     assert!(report_after(&mut of_counter, 1).is_resident());
-    assert_ne!(ask(&mut of_counter, 1), counted, "it counts on");
+    assert_ne!(ask(&mut of_counter, 1), answered, "it counts on");
 }
 
 #[test]
