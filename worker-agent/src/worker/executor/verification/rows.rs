@@ -210,6 +210,55 @@ mod tests {
         assert_eq!(with_rows(&two, u32::MAX), None);
     }
 
+    /// Runs a program of one FP32 number a row.
+    fn outcome(limit: u32, program: impl Fn(Vec<f32>) -> Vec<f32>) -> Result<(), String> {
+        let numbers = |i: &Answer| -> Vec<f32> {
+            let read = { i.bytes.as_chunks().0.iter() }.map(|b| f32::from_le_bytes(*b));
+            read.collect()
+        };
+        let written = |numbers: &[f32]| {
+            let bytes = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+            tensor(
+                Datatype::Fp32,
+                &[numbers.len().cast_signed() as i64, 1],
+                bytes,
+            )
+        };
+        let run = |inputs: &[Answer]| Ok(vec![written(&program(numbers(&inputs[0])))]);
+        let rows: Vec<f32> = (1..=limit.min(MOST_ROWS))
+            .map(|row| row as f32 / 8.0)
+            .collect();
+        check(&run, &[written(&rows)], limit)
+    }
+
+    #[test]
+    fn what_a_row_is_beside_others_shows_in_some_batch() {
+        assert_eq!(outcome(50, |rows| rows), Ok(()));
+        // Of the largest number only a part above eight counts.
+        let clamped = |rows: Vec<f32>| {
+            let largest = rows.iter().copied().fold(f32::MIN, f32::max);
+            rows.iter().map(|row| row.max(largest - 8.0)).collect()
+        };
+        let error = outcome(8, clamped).unwrap_err();
+        assert!(
+            error.ends_with("(rows of very different magnitude)"),
+            "{error}"
+        );
+        for crowd in [2, 5, 8, 16, 50] {
+            let error = outcome(50, |rows| match rows.len() {
+                many if many >= crowd => rows.iter().map(|row| row + 1.0).collect(),
+                _ => rows,
+            });
+            let expected = format!("a row alone has another answer than in a batch of {crowd}");
+            assert!(error.unwrap_err().starts_with(&expected));
+        }
+        let error = outcome(4, |rows| rows[..1].to_vec()).unwrap_err();
+        assert!(
+            error.contains("its first dimension is not the batch"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn uneven_rows_differ_in_their_magnitude() {
         let one = 1.0_f32.to_le_bytes();
