@@ -62,7 +62,7 @@ fn the_outputs_of_a_batch_and_of_sizes_that_vary_are_found() {
 fn rows_that_are_no_batch_are_refused_with_the_reason() {
     // It answers eight zeros, whatever it is asked.
     let reader = reason(tried("Reader.pt", 8, "INT64", "[-1]"));
-    let expected = "output 0 is [8] for a batch of 3: its first dimension is not the batch";
+    let expected = "output 0 is [8] for a batch of 2: its first dimension is not the batch";
     assert_eq!(reader, expected);
 }
 
