@@ -1,9 +1,6 @@
 """Models that are in neither memory: those that were used least recently leave the node's, too, and are loaded from their files when they are asked for."""
 
 import json
-import os
-import signal
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,7 +11,7 @@ from cluster import Cluster, wait_until
 from http_admin import request
 from many_models import Watch
 from pool_worker import served, workers
-from test_parking import WIDTH, ask, check, flags, import_profiles, perceptron, register
+from test_parking import WIDTH, ask, check, flags, import_profiles, kill_under_load, perceptron, register
 
 COUNT = 12
 WEIGHTS_MIB = 8
@@ -115,25 +112,5 @@ def test_a_file_that_is_gone_while_its_model_is_cold_is_fetched_anew(start: Star
 def test_a_pool_that_is_killed_while_it_loads_from_files_serves_all_again(start: Start):
     cluster, modules = start()
     (pid,) = workers(cluster)
-    ends, answers = threading.Event(), []
-
-    def keep_asking() -> None:
-        seed = 0
-        while not ends.is_set():
-            seed += 1
-            answers.append(ask(cluster, f"model-{seed % COUNT}", seed)[0])
-
-    clients = [threading.Thread(target=keep_asking) for _ in range(3)]
-    for client in clients:
-        client.start()
-    wait_until(lambda: cluster.admin.metric("packhorse_weights_loads_total") > COUNT, "models to be loaded")
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: served(cluster, COUNT) and pid not in workers(cluster), "another process")
-    answered = len(answers)
-    wait_until(lambda: len(answers) > answered + COUNT, "answers of the new process")
-    ends.set()
-    for client in clients:
-        client.join()
-    # Whoever was accepted was answered, or told to come back.
-    assert set(answers) <= {200, 503, 504}, set(answers)
+    kill_under_load(cluster, COUNT, pid, clients=3, loads=COUNT, more=COUNT)
     check(cluster, modules, 3)

@@ -16,10 +16,10 @@ import torch
 import torchvision
 import transformers
 import triton_clients
-from cluster import processes_of, wait_until
+from cluster import wait_until
 from packhorse import _export, export_command
 from packhorse._sources import open_source
-from test_serve import Serve
+from test_serve import Serve, serving_on_cpu
 from torch import Tensor, nn
 
 PYTHON = Path(__file__).parent.parent / "python"
@@ -184,14 +184,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def serving(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     """The programs that serve the repository."""
-    folder = tmp_path_factory.mktemp("serve")
-    running = Serve(folder, "--devices", "cpu", "--model-repository", str(repository), environment={"PACKHORSE_PROFILE_TIME_LIMIT_MS": "500"})
-    try:
-        running.wait_until_ready()
+    with serving_on_cpu(tmp_path_factory.mktemp("serve"), "--model-repository", str(repository)) as running:
         yield running
-    finally:
-        running.process.stop(60)
-    assert processes_of(folder) == {}
 
 
 @pytest.mark.parametrize("name", [*CASES, *BY_COMMAND])

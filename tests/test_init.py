@@ -11,8 +11,8 @@ import packhorse
 import pytest
 import torch
 import triton_clients
-from cluster import PROGRAMS, processes_of
-from test_serve import Serve, wait_for_repository_finding
+from cluster import PROGRAMS
+from test_serve import Serve, serving_on_cpu, wait_for_repository_finding
 from torch import Tensor, nn
 
 
@@ -132,14 +132,8 @@ def rewrite(file: Path, other: Path, change) -> None:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    folder = tmp_path_factory.mktemp("serve")
-    running = Serve(folder, "--devices", "cpu", environment={"PACKHORSE_PROFILE_TIME_LIMIT_MS": "500"})
-    try:
-        running.wait_until_ready()
+    with serving_on_cpu(tmp_path_factory.mktemp("serve")) as running:
         yield running
-    finally:
-        running.process.stop(60)
-    assert processes_of(folder) == {}
 
 
 def command(*arguments, serving: Serve | None = None, code: int = 0) -> subprocess.CompletedProcess:

@@ -9,9 +9,8 @@ import packhorse
 import pytest
 import torch
 import triton_clients
-from cluster import processes_of
 from test_init import command
-from test_serve import Serve
+from test_serve import Serve, serving_on_cpu
 from torch import Tensor, nn
 from tritonclient.utils import InferenceServerException
 
@@ -42,14 +41,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    folder = tmp_path_factory.mktemp("serve")
-    running = Serve(folder, "--devices", "cpu", environment={"PACKHORSE_PROFILE_TIME_LIMIT_MS": "500"})
-    try:
-        running.wait_until_ready()
+    with serving_on_cpu(tmp_path_factory.mktemp("serve")) as running:
         yield running
-    finally:
-        running.process.stop(60)
-    assert processes_of(folder) == {}
 
 
 def answer(serving: Serve, model: str, asked: dict[str, Tensor]) -> list[np.ndarray]:

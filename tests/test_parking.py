@@ -85,6 +85,31 @@ def residents(cluster: Cluster) -> set[str]:
     return {view["name"] for view in shown if view["replicas"][0]["weights"]["residency"] == "resident"}
 
 
+def kill_under_load(cluster: Cluster, count: int, pid: int, clients: int, loads: int, more: int) -> None:
+    """Kills the pool's process after so many loads while clients ask for all models in turn, and has them get so many answers of the next one."""
+    ends, answers = threading.Event(), []
+
+    def keep_asking() -> None:
+        seed = 0
+        while not ends.is_set():
+            seed += 1
+            answers.append(ask(cluster, f"model-{seed % count}", seed)[0])
+
+    asking = [threading.Thread(target=keep_asking) for _ in range(clients)]
+    for client in asking:
+        client.start()
+    wait_until(lambda: cluster.admin.metric("packhorse_weights_loads_total") > loads, "weights to come and go")
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: served(cluster, count) and pid not in workers(cluster), "another process")
+    answered = len(answers)
+    wait_until(lambda: len(answers) > answered + more, "answers of the new process")
+    ends.set()
+    for client in asking:
+        client.join()
+    # Whoever was accepted was answered, or told to come back.
+    assert set(answers) <= {200, 503, 504}, set(answers)
+
+
 def test_all_models_answer_from_a_memory_that_does_not_hold_them(crowded):
     cluster, modules = crowded
     (pid,) = workers(cluster)
@@ -130,27 +155,7 @@ def test_a_restart_of_the_gateway_finds_the_weights_where_they_are(crowded):
 def test_a_pool_that_is_killed_while_weights_come_and_go_serves_all_again(crowded):
     cluster, modules = crowded
     (pid,) = workers(cluster)
-    ends, answers = threading.Event(), []
-
-    def keep_asking() -> None:
-        seed = 0
-        while not ends.is_set():
-            seed += 1
-            answers.append(ask(cluster, f"model-{seed % COUNT}", seed)[0])
-
-    clients = [threading.Thread(target=keep_asking) for _ in range(4)]
-    for client in clients:
-        client.start()
-    wait_until(lambda: cluster.admin.metric("packhorse_weights_loads_total") > 20, "weights to come and go")
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: served(cluster, COUNT) and pid not in workers(cluster), "another process")
-    answered = len(answers)
-    wait_until(lambda: len(answers) > answered + 50, "answers of the new process")
-    ends.set()
-    for client in clients:
-        client.join()
-    # Whoever was accepted was answered, or told to come back.
-    assert set(answers) <= {200, 503, 504}, set(answers)
+    kill_under_load(cluster, COUNT, pid, clients=4, loads=20, more=50)
     check(cluster, modules, 3)
     (pid,) = workers(cluster)
     assert resident_kib(pid) / 1024 <= LIMIT_MIB

@@ -1,5 +1,6 @@
 """`packhorse serve`: gateway, agent and models of a folder as one process, of which nothing is left behind."""
 
+import contextlib
 import json
 import os
 import re
@@ -39,6 +40,18 @@ class Serve:
 
     def wait(self, limit: float = 40) -> int:
         return self.process.popen.wait(limit)
+
+
+@contextlib.contextmanager
+def serving_on_cpu(folder: Path, *flags: str) -> Iterator[Serve]:
+    """Gives programs that serve on the machine's CPU and measure no longer than they must, until nobody needs them."""
+    running = Serve(folder, "--devices", "cpu", *flags, environment={"PACKHORSE_PROFILE_TIME_LIMIT_MS": "500"})
+    try:
+        running.wait_until_ready()
+        yield running
+    finally:
+        running.process.stop(60)
+    assert processes_of(folder) == {}
 
 
 @pytest.fixture

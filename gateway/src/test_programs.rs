@@ -4,20 +4,14 @@ use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Program, TensorSpec};
 
 /// Returns a tensor of bytes.
 pub(crate) fn spec(name: &str, shape: &[i64]) -> TensorSpec {
-    TensorSpec {
-        name: name.to_owned(),
-        datatype: Datatype::Uint8,
-        shape: shape
+    TensorSpec::new(
+        name,
+        Datatype::Uint8,
+        shape
             .iter()
             .map(|dim| Dim::try_from(*dim).unwrap())
             .collect(),
-        pad: None,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
-    }
+    )
 }
 
 /// Returns a program with these tensors.

@@ -27,15 +27,12 @@ fn digest(byte: u8) -> ArtifactDigest {
 
 fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
     let tensor = |name: &str, pad| TensorSpec {
-        name: name.to_owned(),
-        datatype: Datatype::Int64,
-        shape: vec![Dim::Any, Dim::Any, Dim::Fixed(3)],
         pad,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
+        ..TensorSpec::new(
+            name,
+            Datatype::Int64,
+            vec![Dim::Any, Dim::Any, Dim::Fixed(3)],
+        )
     };
     let pad = Padding {
         axis: 1,

@@ -233,12 +233,12 @@ class Signature:
         for name, shape, tensor in zip(self.names, self.input_shapes, self.tensors, strict=True):
             spec: dict[str, Any] = {"name": name, "datatype": datatype(name, tensor.dtype)}
             spec["shape"] = [-1] * self.first + [-1 if isinstance(size, torch.SymInt) else size for size in shape[self.first :]]
-            limits = {axis: self.limits(name, axis, size)[1] for axis, size in self.open(shape)}
-            if any(limits.values()):
-                spec["max_shape"] = [limits.get(axis) or -1 for axis in range(len(shape))]
-            least = {axis: self.limits(name, axis, size)[0] for axis, size in self.open(shape)}
+            limits = {axis: self.limits(name, axis, size) for axis, size in self.open(shape)}
+            most = {axis: high for axis, (_, high) in limits.items() if high}
+            if most:
+                spec["max_shape"] = [most.get(axis, -1) for axis in range(len(shape))]
             # A package is not made for nothing at all.
-            least = {axis: low for axis, low in least.items() if low > 1 or compiled}
+            least = {axis: low for axis, (low, _) in limits.items() if low > 1 or compiled}
             if least:
                 spec["min_shape"] = [least.get(axis, -1) for axis in range(len(shape))]
             if name in dim_names:

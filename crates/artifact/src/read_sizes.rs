@@ -11,7 +11,7 @@ use crate::signature::{Signature, Size, Tensor};
 /// A dimension: the index of its input, and its axis.
 type Dimension = (usize, usize);
 
-/// What the source text says of sizes, line by line.
+/// The dimensions that the source text reads sizes from, found line by line.
 #[derive(Debug, Default)]
 pub(crate) struct ReadSizes {
     inputs: BTreeMap<String, usize>,

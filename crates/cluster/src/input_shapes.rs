@@ -149,18 +149,14 @@ mod tests {
     use crate::{ArtifactDigest, Datatype};
 
     fn program(max_batch_size: u32, shapes: &[&[i64]]) -> Program {
-        let input = |(number, dims): (usize, &&[i64])| TensorSpec {
-            name: format!("x{number}"),
-            datatype: Datatype::Fp32,
-            shape: { dims.iter() }
-                .map(|dim| Dim::try_from(*dim).unwrap())
-                .collect(),
-            pad: None,
-            max_shape: None,
-            min_shape: None,
-            dim_names: None,
-            typical_shape: None,
-            example: None,
+        let input = |(number, dims): (usize, &&[i64])| {
+            TensorSpec::new(
+                format!("x{number}"),
+                Datatype::Fp32,
+                { dims.iter() }
+                    .map(|dim| Dim::try_from(*dim).unwrap())
+                    .collect(),
+            )
         };
         Program {
             model: "m".parse().unwrap(),

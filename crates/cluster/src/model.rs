@@ -644,17 +644,7 @@ mod tests {
     use crate::{Datatype, Padding};
 
     fn spec() -> ModelSpec {
-        let tensor = |name: &str| TensorSpec {
-            name: name.to_owned(),
-            datatype: Datatype::Fp32,
-            shape: vec![Dim::Any, Dim::Any],
-            pad: None,
-            max_shape: None,
-            min_shape: None,
-            dim_names: None,
-            typical_shape: None,
-            example: None,
-        };
+        let tensor = |name: &str| TensorSpec::new(name, Datatype::Fp32, vec![Dim::Any, Dim::Any]);
         ModelSpec {
             program: Program {
                 model: "m:1".parse().unwrap(),

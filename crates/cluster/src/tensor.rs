@@ -263,6 +263,21 @@ impl TensorSpec {
     /// The size with which a variable dimension is tried and measured where no usual one is declared: the tokens of a short sentence.
     pub const ASSUMED_DIM: u64 = 16;
 
+    /// Creates a signature that says nothing but what it must.
+    pub fn new(name: impl Into<String>, datatype: Datatype, shape: Vec<Dim>) -> Self {
+        Self {
+            name: name.into(),
+            datatype,
+            shape,
+            pad: None,
+            max_shape: None,
+            min_shape: None,
+            dim_names: None,
+            typical_shape: None,
+            example: None,
+        }
+    }
+
     /// Returns the declared limit of a dimension.
     pub fn max_dim(&self, axis: usize) -> Option<u64> {
         declared(self.max_shape.as_deref(), axis)

@@ -61,7 +61,7 @@ pub(crate) struct DevicePool {
     /// The members whose weights are on their way, in the order in which they were asked for.
     copies: Vec<ReplicaKey>,
     /// The times at which the last copy from memory, and the last load from a file, should be done.
-    copied: [Time; 2],
+    copied: Lanes<Time>,
     wake: Option<Time>,
     /// True while the engine decides for the device.
     is_deciding: bool,
@@ -114,9 +114,30 @@ pub(crate) struct CopyPlace {
     /// The bytes that are free, or can be made so.
     bytes: u64,
     /// The times at which what comes before it from memory, and from files, should be there; `None` where too many wait.
-    free_at: [Option<Time>; 2],
+    free_at: Lanes<Option<Time>>,
     /// True if the device has batches.
     pub(crate) is_busy: bool,
+}
+
+/// Something of each of the two ways on which weights come to a device. What takes long on one keeps nothing on the other waiting.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lanes<T> {
+    memory: T,
+    disk: T,
+}
+
+impl<T> Lanes<T> {
+    fn of(&self, on_disk: bool) -> &T {
+        if on_disk { &self.disk } else { &self.memory }
+    }
+
+    fn of_mut(&mut self, on_disk: bool) -> &mut T {
+        if on_disk {
+            &mut self.disk
+        } else {
+            &mut self.memory
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -250,7 +271,7 @@ impl DevicePool {
         let member = self.members.get(&replica)?;
         let fits = member.residency == Residency::Away && member.weights <= place.bytes;
         let fits = fits && member.refused_until <= place.now;
-        let free_at = place.free_at[usize::from(member.on_disk)]?;
+        let free_at = (*place.free_at.of(member.on_disk))?;
         fits.then(|| free_at + member.load)
     }
 
@@ -274,7 +295,7 @@ impl DevicePool {
         let member = self.members.get_mut(&replica).expect("just seen");
         member.residency = Residency::Loading;
         self.used += weights;
-        let copied = &mut self.copied[usize::from(member.on_disk)];
+        let copied = self.copied.of_mut(member.on_disk);
         *copied = (*copied).max(now) + member.load;
         member.due = *copied;
         self.copies.push(replica);
@@ -343,14 +364,14 @@ impl DevicePool {
                 member.due = at;
             }
         }
-        self.copied[1] = at;
+        self.copied.disk = at;
     }
 
     /// Returns the time at which a member that is in a file only should be there, if it is loaded next, or is being loaded; `None` if it is elsewhere.
     pub(crate) fn due_from_disk(&self, now: Time, replica: ReplicaKey) -> Option<Time> {
         let member = self.members.get(&replica)?;
         match member.residency {
-            Residency::Away if member.on_disk => Some(self.copied[1].max(now) + member.load),
+            Residency::Away if member.on_disk => Some(self.copied.disk.max(now) + member.load),
             Residency::Loading if member.on_disk => Some(member.due.max(now)),
             Residency::Away | Residency::Loading | Residency::Resident => None,
         }
@@ -599,7 +620,7 @@ impl DevicePools {
         };
         let free_at = |pool: &DevicePool, on_disk: bool| {
             let is_open = on_way(pool, on_disk) < fewer_than;
-            is_open.then(|| pool.copied[usize::from(on_disk)].max(now))
+            is_open.then(|| (*pool.copied.of(on_disk)).max(now))
         };
         let place = |(device, pool): (&DeviceKey, &DevicePool)| {
             let evictable: u64 = pool.evictable().map(|(_, weights)| weights).sum();
@@ -609,14 +630,17 @@ impl DevicePools {
                     .memory
                     .saturating_add(evictable)
                     .saturating_sub(pool.used),
-                free_at: [false, true].map(|on_disk| free_at(pool, on_disk)),
+                free_at: Lanes {
+                    memory: free_at(pool, false),
+                    disk: free_at(pool, true),
+                },
                 is_busy: !pool.away.is_empty(),
             };
             (*device, place)
         };
         let places = self.pools.iter().map(place);
         places
-            .filter(|(_, place)| place.free_at.iter().any(Option::is_some))
+            .filter(|(_, place)| place.free_at.memory.or(place.free_at.disk).is_some())
             .collect()
     }
 

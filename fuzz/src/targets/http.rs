@@ -20,15 +20,8 @@ pub(crate) fn binary(input: &[u8]) {
 
 pub(super) fn program(datatype: Datatype, max_batch_size: u32) -> Program {
     let spec = |name: &str, datatype, max_shape| TensorSpec {
-        name: name.to_owned(),
-        datatype,
-        shape: vec![Dim::Any, Dim::Any],
-        pad: None,
         max_shape,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
+        ..TensorSpec::new(name, datatype, vec![Dim::Any, Dim::Any])
     };
     let limits = vec![Dim::Any, Dim::Fixed(1000)];
     Program {

@@ -11,7 +11,7 @@ use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 
 use super::held::HeldUntilSent;
 
-/// What is told of a request's body.
+/// A watch that is told of a request's body.
 pub(super) trait RequestWatch: Unpin {
     /// Nothing of the body is here that was not read.
     fn waits(&mut self) {}
@@ -72,7 +72,7 @@ impl<W: RequestWatch> Drop for RequestBody<W> {
     }
 }
 
-/// What is told of an answer's body. Once it is dropped, everything of the answer has been passed on.
+/// A watch that is told of an answer's body. Once it is dropped, everything of the answer has been passed on.
 pub(super) trait AnswerWatch: Unpin {
     /// The connection asks for the next part, because its client has room for some of it; or nothing is left for which room is needed.
     fn has_room(&self) {}

@@ -33,7 +33,7 @@ const ANSWER_BYTES: u64 = 4 << 10;
 /// The time after which frames are allowed again.
 const STEP: Duration = Duration::from_millis(10);
 
-/// What a client still may send.
+/// The frames that a client still may send.
 #[derive(Debug)]
 pub(super) struct ControlFrames {
     /// The bytes until the next head.

@@ -150,17 +150,7 @@ fn rate(rps: f64) -> RequestsPerSecond {
 }
 
 fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
-    let tensor = |name: &str| TensorSpec {
-        name: name.to_owned(),
-        datatype: Datatype::Fp32,
-        shape: vec![Dim::Any, Dim::Fixed(3)],
-        pad: None,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
-    };
+    let tensor = |name: &str| TensorSpec::new(name, Datatype::Fp32, vec![Dim::Any, Dim::Fixed(3)]);
     ModelSpec {
         program: Program {
             model: model(id),

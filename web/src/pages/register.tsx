@@ -37,7 +37,7 @@ function tensorsOf(tensors: readonly Tensor[], what: string): TensorSpec[] {
   });
 }
 
-const typed = (spec: TensorSpec): Tensor => ({ name: spec.name, datatype: spec.datatype, shape: spec.shape.join(", "), rest: { ...(spec.pad && { pad: spec.pad }), ...(spec.max_shape && { max_shape: spec.max_shape }), ...(spec.min_shape && { min_shape: spec.min_shape }), ...(spec.dim_names && { dim_names: spec.dim_names }), ...(spec.typical_shape && { typical_shape: spec.typical_shape }), ...(spec.example && { example: spec.example }) } });
+const typed = ({ name, datatype, shape, ...rest }: TensorSpec): Tensor => ({ name, datatype, shape: shape.join(", "), rest });
 
 export function Register({ onClose, like }: { onClose: () => void; like?: ModelView }) {
   const [file, setFile] = useState<File | null>(null);

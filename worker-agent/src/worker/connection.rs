@@ -30,11 +30,11 @@ use crate::{
     answer_writer::{Answer, AnswerWriter, BatchPermits, send},
     batch_limit::BatchLimit,
     clock::now,
-    executor::{ExecutionError, Executor, OutputTensor, check_batch},
+    executor::{ExecutionError, Executor, OutputTensor, PreparedBatch, check_batch},
     link_stream::{self, LinkReader, LinkStream, WRITE_LIMIT},
     pipeline::{BatchReply, Pipeline, ReceivedBatch},
     proofs::Proofs,
-    residency::MemberWeights,
+    residency::{InUse, MemberWeights},
     semaphore::Semaphore,
     shared_memory::SharedMemory,
 };
@@ -560,36 +560,35 @@ fn receive_batches(
             _ => return Err(ConnectionError::NoBatch),
         };
         let started = now();
-        let kept = link.weights.as_ref().map(MemberWeights::keep).transpose();
-        let (in_use, not_loaded) = match kept {
-            Ok(in_use) => (in_use, None),
-            Err(error) => (None, Some(ExecutionError::NotBegun(error.reason))),
-        };
         let reply = ConnectionReply {
             batch: header,
             batch_limit: Arc::clone(&link.batch_limit),
             answers: answering.answers.clone(),
             writer: Arc::clone(answering.writer),
-            permits: (unanswered.acquire(), link.batches.acquire(), in_use),
+            permits: (unanswered.acquire(), link.batches.acquire(), None),
             broken: Arc::clone(answering.broken),
         };
-        receive_batch(
-            &mut receiver.reader,
-            link,
-            (started, not_loaded),
-            &payload,
-            reply,
-        )?;
+        receive_batch(&mut receiver.reader, link, started, &payload, reply)?;
     }
     Ok(())
+}
+
+/// Prepares a batch, for which a program that may leave memory is there until what comes with it is dropped.
+fn prepare(
+    link: &Link,
+    header: &BatchHeader,
+) -> Result<(Box<dyn PreparedBatch>, Option<InUse>), ExecutionError> {
+    let kept = link.weights.as_ref().map(MemberWeights::keep).transpose();
+    let in_use = kept.map_err(|error| ExecutionError::NotBegun(error.reason))?;
+    Ok((link.executor.prepare(&header.inputs)?, in_use))
 }
 
 fn receive_batch(
     reader: &mut BufReader<LinkReader<'_>>,
     link: &Link,
-    (started, not_loaded): (Instant, Option<ExecutionError>),
+    started: Instant,
     payload: &Payload<'_>,
-    reply: ConnectionReply,
+    mut reply: ConnectionReply,
 ) -> Result<(), ConnectionError> {
     let header = &reply.batch;
     check_batch(&link.program, header).map_err(|problem| {
@@ -598,15 +597,17 @@ fn receive_batch(
     })?;
     let rows = header.rows;
     let exceeded = link.batch_limit.rows().filter(|limit| rows > *limit);
-    let prepared = match (not_loaded, exceeded) {
-        (Some(error), _) => Err(error),
-        (None, Some(limit)) => Err(ExecutionError::OutOfMemory(format!(
+    let prepared = match exceeded {
+        Some(limit) => Err(ExecutionError::OutOfMemory(format!(
             "a batch of {rows} rows; the memory suffices for {limit}"
         ))),
-        (None, None) => link.executor.prepare(&header.inputs),
+        None => prepare(link, header),
     };
     let mut batch = match prepared {
-        Ok(batch) => batch,
+        Ok((batch, in_use)) => {
+            reply.permits.2 = in_use;
+            batch
+        }
         Err(error) => {
             if let Payload::InLine = payload {
                 let bytes = ToWorker::Batch(header.clone()).payload_len();

@@ -81,7 +81,7 @@ impl Drop for InUse {
     }
 }
 
-/// What has left the device, or memory, for others.
+/// The members that have left the device, or memory, for others.
 #[derive(Default)]
 struct Gone {
     members: Vec<Arc<MemberWeights>>,
@@ -90,6 +90,12 @@ struct Gone {
 }
 
 impl Gone {
+    fn and(mut self, other: Self) -> Self {
+        self.members.extend(other.members);
+        self.programs.extend(other.programs);
+        self
+    }
+
     /// Tells gateways, and gives the memory back.
     fn tell(self) {
         drop(self.programs);
@@ -208,11 +214,9 @@ impl Residency {
         bytes: u64,
         except: Option<ReplicaId>,
     ) -> (bool, Gone) {
-        let mut parked = Vec::new();
-        let room = self.park_until(members, bytes, except, &mut parked);
-        let mut gone = self.cool(members);
-        gone.members.extend(parked);
-        (room, gone)
+        let mut gone = Gone::default();
+        let room = self.park_until(members, bytes, except, &mut gone.members);
+        (room, gone.and(self.cool(members)))
     }
 
     fn park_until(
@@ -367,9 +371,7 @@ impl MemberWeights {
         let (room, mut gone) = self.residency.free(&members, 0, Some(self.replica));
         if !room {
             self.program.park();
-            let cooled = self.residency.cool(&members);
-            gone.members.extend(cooled.members);
-            gone.programs.extend(cooled.programs);
+            gone = gone.and(self.residency.cool(&members));
         }
         drop(members);
         gone.tell();

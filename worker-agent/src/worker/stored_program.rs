@@ -1,6 +1,6 @@
 //! A program that may leave memory altogether, with its weights, and is loaded again from its file when it is asked for.
 //!
-//! Whoever has taken a batch from it keeps what that needs, so that a batch under way is computed whatever happens here.
+//! A batch that was taken from it keeps what that needs, so that a batch under way is computed whatever happens here.
 
 use std::{
     sync::{

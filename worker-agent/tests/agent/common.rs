@@ -273,17 +273,7 @@ pub(crate) fn digest() -> ArtifactDigest {
 }
 
 pub(crate) fn program() -> Program {
-    let tensor = |name: &str| TensorSpec {
-        name: name.to_owned(),
-        datatype: Datatype::Fp32,
-        shape: vec![Dim::Any, Dim::Fixed(4)],
-        pad: None,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
-    };
+    let tensor = |name: &str| TensorSpec::new(name, Datatype::Fp32, vec![Dim::Any, Dim::Fixed(4)]);
     Program {
         model: "m:1".parse().unwrap(),
         artifact: digest(),

@@ -223,20 +223,14 @@ pub(crate) fn wait_for_some<T>(mut attempt: impl FnMut() -> Option<T>) -> Option
 }
 
 pub(crate) fn tensor(name: &str, datatype: &str, shape: &[i64]) -> TensorSpec {
-    TensorSpec {
-        name: name.to_owned(),
-        datatype: datatype.parse().unwrap(),
-        shape: shape
+    TensorSpec::new(
+        name,
+        datatype.parse().unwrap(),
+        shape
             .iter()
             .map(|dim| Dim::try_from(*dim).unwrap())
             .collect(),
-        pad: None,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
-    }
+    )
 }
 
 pub(crate) fn program(

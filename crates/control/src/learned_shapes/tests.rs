@@ -11,27 +11,14 @@ fn program() -> Program {
         artifact: ArtifactDigest::from_sha256([0; 32]),
         max_batch_size: 8,
         inputs: vec![TensorSpec {
-            name: "x".to_owned(),
-            datatype: Datatype::Int64,
-            shape: vec![Dim::Any, Dim::Any],
-            pad: None,
             max_shape: Some(vec![Dim::Any, Dim::Fixed(4096)]),
-            min_shape: None,
-            dim_names: None,
-            typical_shape: None,
-            example: None,
+            ..TensorSpec::new("x", Datatype::Int64, vec![Dim::Any, Dim::Any])
         }],
-        outputs: vec![TensorSpec {
-            name: "y".to_owned(),
-            datatype: Datatype::Fp32,
-            shape: vec![Dim::Any, Dim::Fixed(2)],
-            pad: None,
-            max_shape: None,
-            min_shape: None,
-            dim_names: None,
-            typical_shape: None,
-            example: None,
-        }],
+        outputs: vec![TensorSpec::new(
+            "y",
+            Datatype::Fp32,
+            vec![Dim::Any, Dim::Fixed(2)],
+        )],
     }
 }
 

@@ -58,17 +58,11 @@ fn program(shape: Vec<Dim>) -> Program {
         model: "a".parse().unwrap(),
         artifact: ArtifactDigest::from_sha256([0; 32]),
         max_batch_size: 8,
-        inputs: vec![TensorSpec {
-            name: "x".to_owned(),
-            datatype: packhorse_cluster::Datatype::Fp32,
+        inputs: vec![TensorSpec::new(
+            "x",
+            packhorse_cluster::Datatype::Fp32,
             shape,
-            pad: None,
-            max_shape: None,
-            min_shape: None,
-            dim_names: None,
-            typical_shape: None,
-            example: None,
-        }],
+        )],
         outputs: Vec::new(),
     }
 }

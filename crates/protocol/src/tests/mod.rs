@@ -22,17 +22,7 @@ fn spec(name: &str, datatype: Datatype, dims: &[i64]) -> TensorSpec {
         .iter()
         .map(|dim| Dim::try_from(*dim).unwrap())
         .collect();
-    TensorSpec {
-        name: name.to_owned(),
-        datatype,
-        shape,
-        pad: None,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
-    }
+    TensorSpec::new(name, datatype, shape)
 }
 
 /// A model with these inputs and two outputs, one of which JSON cannot represent.

@@ -41,6 +41,15 @@ fn parameters(model: ModelKey, times_ms: &[u64], in_flight: u32) -> ReplicaParam
     }
 }
 
+/// Returns the event that registers a model of the usual priority.
+fn registered(model: ModelKey, limits: ModelLimits) -> Event {
+    Event::ModelUpdated {
+        model,
+        limits,
+        priority: Priority::default(),
+    }
+}
+
 /// Returns a request of one row, which shares batches with all others of its model.
 fn request(number: u64, model: ModelKey, deadline: Time) -> Request {
     Request {

@@ -277,17 +277,7 @@ pub(super) fn program(model: &DemandedModel) -> Program {
 
 /// Returns a tensor of a model. Nothing in a simulation depends on it.
 fn tensor(name: &str) -> TensorSpec {
-    TensorSpec {
-        name: name.to_owned(),
-        datatype: Datatype::Fp32,
-        shape: vec![Dim::Any, Dim::Fixed(1)],
-        pad: None,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
-    }
+    TensorSpec::new(name, Datatype::Fp32, vec![Dim::Any, Dim::Fixed(1)])
 }
 
 /// Returns the replica of this number of the first plan.

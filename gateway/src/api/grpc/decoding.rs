@@ -37,9 +37,10 @@ impl Received {
         if self.is_compressed {
             return Ok(None);
         }
+        let message = self.message.to_bytes();
         // The layout limits the fields that are passed.
-        layout_of(&self.message)?;
-        Ok(match beginning(&self.message.to_bytes(), true) {
+        Layout::of(&message, &Limits::default())?;
+        Ok(match beginning(&message, true) {
             Beginning::Model { name, version } => Some((name.to_owned(), version.to_owned())),
             Beginning::NeedsMore | Beginning::Elsewhere => None,
         })

@@ -68,7 +68,7 @@ pub(super) struct Status {
     http: StatusCode,
 }
 
-/// How a call is counted. An extension of answers.
+/// The status as which a call is counted. An extension of answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallCount {
     /// Once, with the status that HTTP would have.

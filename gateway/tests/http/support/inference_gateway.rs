@@ -93,15 +93,8 @@ pub(crate) fn tensor(
         .map(|dim| Dim::try_from(*dim).unwrap())
         .collect();
     TensorSpec {
-        name: name.to_owned(),
-        datatype,
-        shape,
         pad,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
+        ..TensorSpec::new(name, datatype, shape)
     }
 }
 

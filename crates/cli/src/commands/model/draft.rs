@@ -198,17 +198,10 @@ pub(super) fn output_specs(tried: &[TriedOutput], told: Option<&[Tensor]>) -> Ve
     let told = told.filter(|told| told.len() == tried.len());
     let unnamed = vec![Tensor::default(); tried.len()];
     let names = names(told.unwrap_or(&unnamed), "output");
-    let specs = tried.iter().zip(names).map(|(tried, name)| TensorSpec {
-        name,
-        datatype: tried.datatype,
-        shape: tried.shape.clone(),
-        pad: None,
-        max_shape: None,
-        min_shape: None,
-        dim_names: None,
-        typical_shape: None,
-        example: None,
-    });
+    let specs = tried
+        .iter()
+        .zip(names)
+        .map(|(tried, name)| TensorSpec::new(name, tried.datatype, tried.shape.clone()));
     specs.collect()
 }
 

@@ -61,14 +61,7 @@ impl Run {
             max_batch_bytes: 1000,
             queue_limit,
         };
-        engine.handle(
-            at(0),
-            Event::ModelUpdated {
-                model: MODEL,
-                limits,
-                priority: Priority::default(),
-            },
-        );
+        engine.handle(at(0), registered(MODEL, limits));
         let times: Vec<u64> = (1..=BATCH).map(|rows| fixed + per_row * rows).collect();
         engine.handle(
             at(0),
@@ -247,14 +240,7 @@ fn engine_of_eight() -> (Engine, impl FnMut(&mut Engine, u64, u64, u64) -> Reque
         queue_limit: 1000,
     };
     let model = MODEL;
-    engine.handle(
-        at(0),
-        Event::ModelUpdated {
-            model,
-            limits,
-            priority: Priority::default(),
-        },
-    );
+    engine.handle(at(0), registered(model, limits));
     let (replica, parameters) = (ReplicaKey(0), parameters(MODEL, &[50; 8], 2));
     engine.handle(
         at(0),

@@ -103,11 +103,7 @@ impl Cluster {
             queue_limit: 1000,
         };
         let model = MODEL;
-        cluster.handle(Event::ModelUpdated {
-            model,
-            limits,
-            priority: Priority::default(),
-        });
+        cluster.handle(registered(model, limits));
         for _ in 0..REPLICAS {
             cluster.happen(Duration::ZERO, Happening::Ready);
         }

@@ -339,11 +339,7 @@ fn engines_that_exchange_their_models_decide_as_one() {
                 max_batch_bytes: 100,
                 queue_limit: 6,
             };
-            let event = Event::ModelUpdated {
-                model,
-                limits,
-                priority: Priority::default(),
-            };
+            let event = registered(model, limits);
             twins.handle(model, event.clone(), event);
             twins.add_replica(model, &mut random);
         }
@@ -364,14 +360,7 @@ fn models_are_coupled_by_devices_and_fallbacks_through_others() {
         queue_limit: 6,
     };
     for model in (0..6).map(ModelKey) {
-        engine.handle(
-            Time::ZERO,
-            Event::ModelUpdated {
-                model,
-                limits,
-                priority: Priority::default(),
-            },
-        );
+        engine.handle(Time::ZERO, registered(model, limits));
     }
     // 0 and 1 share a device, 1 and 2 another; 3 is the fallback of 2; 4 and 5 are alone.
     for (replica, (model, device)) in [(0, 0), (1, 0), (1, 1), (2, 1), (4, 2), (3, 3)]

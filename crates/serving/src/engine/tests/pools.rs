@@ -79,11 +79,7 @@ impl Devices {
         };
         for (number, times) in (0..).zip(times) {
             let (model, limits) = (ModelKey(number), LIMITS);
-            new.handle(Event::ModelUpdated {
-                model,
-                limits,
-                priority: Priority::default(),
-            });
+            new.handle(registered(model, limits));
             for device in 0..devices {
                 let member = PoolMember {
                     weights: WEIGHTS,

@@ -46,14 +46,7 @@ impl Scenario {
             max_batch_bytes: 1000,
             queue_limit: 20,
         };
-        scenario.handle(
-            0,
-            Event::ModelUpdated {
-                model: MODEL,
-                limits,
-                priority: Priority::default(),
-            },
-        );
+        scenario.handle(0, registered(MODEL, limits));
         for (key, times) in (0..).zip(replicas) {
             let up = Event::ReplicaReady {
                 replica: ReplicaKey(key),
@@ -264,14 +257,7 @@ fn a_model_that_does_not_batch_gets_single_requests() {
         max_batch_bytes: 1000,
         queue_limit: 20,
     };
-    scenario.handle(
-        0,
-        Event::ModelUpdated {
-            model: MODEL,
-            limits,
-            priority: Priority::default(),
-        },
-    );
+    scenario.handle(0, registered(MODEL, limits));
     for _ in 0..4 {
         scenario.arrive(0, 500);
     }
@@ -1047,14 +1033,7 @@ fn batch_after(way: u64, shares_memory: bool) -> Vec<String> {
         queue_limit: 20,
     };
     let model = MODEL;
-    scenario.handle(
-        0,
-        Event::ModelUpdated {
-            model,
-            limits,
-            priority: Priority::default(),
-        },
-    );
+    scenario.handle(0, registered(model, limits));
     let up = Event::ReplicaReady {
         replica: ReplicaKey(0),
         parameters: ReplicaParameters {
@@ -1148,14 +1127,7 @@ fn with_neighbour(device: u32) -> Scenario {
         max_batch_bytes: 1000,
         queue_limit: 20,
     };
-    scenario.handle(
-        0,
-        Event::ModelUpdated {
-            model,
-            limits,
-            priority: Priority::default(),
-        },
-    );
+    scenario.handle(0, registered(model, limits));
     let parameters = ReplicaParameters {
         device: DeviceKey(device),
         ..parameters(model, &[30], 2)
@@ -1282,14 +1254,7 @@ fn hundreds_of_requests_with_a_minute_to_live_hold_nobody_up() {
         max_batch_bytes: 1000,
         queue_limit: 1000,
     };
-    scenario.handle(
-        0,
-        Event::ModelUpdated {
-            model,
-            limits,
-            priority: Priority::default(),
-        },
-    );
+    scenario.handle(0, registered(model, limits));
     for _ in 0..260 {
         let request = Request {
             model,

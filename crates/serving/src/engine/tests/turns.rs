@@ -44,11 +44,7 @@ impl Workers {
         };
         for (key, times) in (0..).zip(times) {
             let model = ModelKey(key);
-            workers.handle(Event::ModelUpdated {
-                model,
-                limits: LIMITS,
-                priority: Priority::default(),
-            });
+            workers.handle(registered(model, LIMITS));
             workers.handle(Event::ReplicaReady {
                 replica: ReplicaKey(key),
                 parameters: ReplicaParameters {

@@ -20,14 +20,7 @@ impl Variants {
             queue_limit: 3,
         };
         for (model, time) in [(ACCURATE, 40), (CHEAP, 5)] {
-            engine.handle(
-                at(0),
-                Event::ModelUpdated {
-                    model,
-                    limits,
-                    priority: Priority::default(),
-                },
-            );
+            engine.handle(at(0), registered(model, limits));
             let ready = Event::ReplicaReady {
                 replica: ReplicaKey(model.0),
                 parameters: parameters(model, &[time], 1),

@@ -1,4 +1,4 @@
-//! Whether the rows of a program are those of a batch: each is answered beside any others as it is alone.
+//! The check that the rows of a program are those of a batch: each is answered beside any others as it is alone.
 
 use std::time::Duration;
 
