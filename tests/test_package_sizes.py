@@ -71,7 +71,7 @@ def check_answers(serving: Serve, model: str, sizes: list[tuple[int, int]]) -> N
 def test_an_export_names_the_sizes_that_are_shared_and_the_smallest_ones(files: Path, serving: Serve):
     registration = json.loads((files / "ours/model.json").read_text())
     values, mask, other = registration["inputs"]
-    assert values["dim_names"] == mask["dim_names"] == [None, "values_1"] and "dim_names" not in other
+    assert values["dim_names"] == mask["dim_names"] == [None, "values_1"] and other["dim_names"] == [None, "other_1"]
     assert other["min_shape"] == [-1, 3] and values["min_shape"] == [-1, 1]
     command("model", "register", files / "ours/1/model.pt2", "--name", "ours", serving=serving)
     serving.admin.wait_for_state("ours", "ready", limit=120)
@@ -110,3 +110,10 @@ def test_a_package_of_which_nobody_says_what_is_shared_refuses_other_sizes_itsel
         said = refusal(serving, "unnamed", asked)
         assert "a package reads memory beyond such inputs" in said and "(dim_names)" in said
     check_answers(serving, "unnamed", [(16, 16)])
+    # What is named says nothing of the other sizes.
+    spec["inputs"][2]["dim_names"] = [None, "steps"]
+    (tmp_path / "model.json").write_text(json.dumps(spec | {"name": "partly"}))
+    command("model", "register", tmp_path / "model.json", "--artifact", files / "foreign.pt2", serving=serving)
+    serving.admin.wait_for_state("partly", "ready", limit=120)
+    check_answers(serving, "partly", [(16, 5)])
+    assert "a package reads memory beyond such inputs" in refusal(serving, "partly", examples(32, 5) | {"mask": torch.rand(2, 2)})

@@ -193,7 +193,7 @@ class Signature:
     def dim_names(self, compiled: bool) -> dict[str, list[str | None]]:
         """The names of the dimensions that share a size, by input: each is named after the first one that has it.
 
-        An AOTInductor package checks no relation of sizes, and takes those of one place for equal where none is named.
+        An AOTInductor package checks no relation of sizes, and those of one place that have no name are taken for equal: all of its sizes are named.
         """
         places: dict[Any, list[tuple[str, int]]] = {}
         for name, shape in zip(self.names, self.input_shapes, strict=True):
@@ -202,8 +202,8 @@ class Signature:
         if compiled:
             self.check_related(places)
         shared = {size: dims for size, dims in places.items() if len(dims) > 1}
-        axes = [axis for dims in places.values() for axis in {axis for _, axis in dims}]
-        if compiled and not shared and len(set(axes)) < len(axes):
+        # Those of a single input have nothing to be equal to.
+        if compiled and len({name for dims in places.values() for name, _ in dims}) > 1:
             shared = places
         found: dict[str, list[str | None]] = {}
         for dims in shared.values():

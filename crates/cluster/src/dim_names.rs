@@ -61,18 +61,16 @@ impl Program {
         None
     }
 
-    /// Returns the program with a name for each variable dimension, where the registration names none: that of its place, so that those of
+    /// Returns the program with a name for each variable dimension that the registration does not name: that of its place, so that those of
     /// the same place in several inputs must be equal.
     #[must_use]
     pub fn with_assumed_dim_names(mut self) -> Self {
-        if self.inputs.iter().any(|spec| spec.dim_names.is_some()) {
-            return self;
-        }
         let batches = self.batches();
         for spec in &mut self.inputs {
             let name = |(axis, dim): (usize, &Dim)| {
                 let varies = *dim == Dim::Any && !(axis == 0 && batches);
-                varies.then(|| format!("dimension {axis}"))
+                let assumed = varies.then(|| format!("dimension {axis}"));
+                spec.dim_name(axis).map(str::to_owned).or(assumed)
             };
             spec.dim_names = Some(spec.shape.iter().enumerate().map(name).collect());
         }
@@ -186,7 +184,16 @@ mod tests {
             8,
             &unnamed.replace("[-1,-1]}", r#"[-1,-1],"dim_names":[null,"n"]}"#),
         );
-        assert_eq!(named.clone().with_assumed_dim_names(), named);
+        assert_eq!(
+            unequal(&named.with_assumed_dim_names(), &[&[1, 5, 3], &[1, 4]]),
+            None
+        );
+        // What is named says nothing of the others.
+        let third = r#",{"name":"c","datatype":"FP32","shape":[-1,-1],"dim_names":[null,"n"]}]"#;
+        let partly = unnamed.replace("}]", "}") + third;
+        let partly = program(8, &partly).with_assumed_dim_names();
+        assert!(unequal(&partly, &[&[1, 5, 3], &[1, 4], &[1, 4]]).is_some());
+        assert_eq!(unequal(&partly, &[&[1, 5, 3], &[1, 5], &[1, 4]]), None);
     }
 
     #[test]

@@ -178,8 +178,8 @@ pub struct TensorSpec {
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<i64>>))]
     pub min_shape: Option<Vec<Dim>>,
     /// The name of each dimension of an input, null for one without; a list as long as `shape`. Dimensions of the same name have the
-    /// same size in each request, such as the length of tokens and of their mask. An `AOTInductor` package checks that itself nowhere: where
-    /// the registration names none, the dimensions at the same place in its inputs must be equal.
+    /// same size in each request, such as the length of tokens and of their mask. An `AOTInductor` package checks that itself nowhere: those of
+    /// its variable dimensions that have no name must be equal where they are at the same place in several inputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dim_names: Option<Vec<Option<String>>>,
     /// The usual size of each dimension of an input, -1 for one without a declared size; a list as long as `shape`. With these sizes

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 39785d2d4af4de8725609ca6c6cfc7d3269014c1098fb33d4a8ddb8427db95ff) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 b60bdfad34feba874e68213920700ac717b289f1aa19712a89f70b91a630566e) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -2289,8 +2289,8 @@ export interface components {
             datatype: components["schemas"]["Datatype"];
             /**
              * @description The name of each dimension of an input, null for one without; a list as long as `shape`. Dimensions of the same name have the
-             *     same size in each request, such as the length of tokens and of their mask. An `AOTInductor` package checks that itself nowhere: where
-             *     the registration names none, the dimensions at the same place in its inputs must be equal.
+             *     same size in each request, such as the length of tokens and of their mask. An `AOTInductor` package checks that itself nowhere: those of
+             *     its variable dimensions that have no name must be equal where they are at the same place in several inputs.
              */
             dim_names?: (string | null)[] | null;
             /**
