@@ -181,6 +181,16 @@ pub enum Shortfall {
         /// The model's rate.
         rate: RequestsPerSecond,
     },
+    /// The batches of the replicas are short enough for the SLO alone, and too long beside their neighbours.
+    #[error("beside their neighbours, batches of {its_replicas} take too long for its SLO: {goodput:.1} of {rate_text} requests/s are in time", its_replicas = its(*.replicas), rate_text = short(*.rate))]
+    BatchTimeBesideNeighbours {
+        /// The model's replicas.
+        replicas: usize,
+        /// The requests per second that they answer in time.
+        goodput: RequestsPerSecond,
+        /// The model's rate.
+        rate: RequestsPerSecond,
+    },
     /// The batches of the replicas take too long for the SLO, however few requests come.
     #[error("batches of {its_replicas} take too long for its SLO", its_replicas = its(*.replicas))]
     BatchTime {
@@ -426,6 +436,14 @@ mod tests {
             (
                 Shortfall::DeviceTime { goodput, rate },
                 "the devices have time for 60.6 of 70 requests/s",
+            ),
+            (
+                Shortfall::BatchTimeBesideNeighbours {
+                    replicas: 1,
+                    goodput: RequestsPerSecond::new(5.06).unwrap(),
+                    rate: RequestsPerSecond::new(540.0).unwrap(),
+                },
+                "beside their neighbours, batches of its replica take too long for its SLO: 5.1 of 540 requests/s are in time",
             ),
             (
                 Shortfall::BatchTime { replicas: 2 },

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use packhorse_cluster::{Bound, ByteCount, DemandedModel, Problem, Profile};
 
 use super::{replanner::Replanner, served::SERVED};
-use crate::estimate::{EstimatedReplica, PlacementEstimate};
+use crate::estimate::{EstimatedReplica, ModelEstimate, PlacementEstimate};
 
 /// The fraction of a device's time from which it has none left: the rest keeps the queue short.
 const MAX_DEVICE_LOAD: f64 = 0.9;
@@ -48,14 +48,15 @@ pub(super) fn find_bound(
     if !is_placed {
         return policy_bound(problem, model, replanner).unwrap_or(Bound::DeviceTime);
     }
-    if fraction_without_neighbours(estimate, model) >= SERVED {
+    let alone = without_neighbours(estimate, model);
+    if alone.in_time >= SERVED {
         return if devices_have_time(estimate, model) {
             Bound::Interference
         } else {
             Bound::DeviceTime
         };
     }
-    if estimate.models()[model].is_limited_by_batch_time() {
+    if alone.is_limited_by_batch_time() {
         let batches = replicas_of(estimate, model).map(|replica| replica.batch);
         return Bound::BatchTime {
             batch_size: batches.max().unwrap_or_default(),
@@ -131,14 +132,14 @@ fn policy_bound(
     })
 }
 
-/// Returns the fraction of the model's requests that would be in time if its replicas had no neighbours of other models.
-fn fraction_without_neighbours(estimate: &PlacementEstimate<'_, '_>, model: usize) -> f64 {
+/// Returns the estimate of the model if its replicas had no neighbours of other models.
+fn without_neighbours(estimate: &PlacementEstimate<'_, '_>, model: usize) -> ModelEstimate {
     let mut alone = PlacementEstimate::new(estimate.inputs);
     for replica in replicas_of(estimate, model) {
         alone.add_replica(replica.device, model, replica.batch, replica.share);
     }
     alone.solve();
-    alone.models()[model].in_time
+    alone.models()[model]
 }
 
 /// Returns true if the devices of the model's replicas have time left beside the arrivals of all their replicas, in full batches.

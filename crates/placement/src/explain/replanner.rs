@@ -1,5 +1,7 @@
 //! Plans of a policy for changed problems, until the budget ends.
 
+use std::collections::BTreeMap;
+
 use packhorse_cluster::{Change, Device, DeviceKind, Plan, Problem, Remedy, known_kind};
 
 use super::served::{SERVED, pooled_fractions, served_fractions};
@@ -14,6 +16,8 @@ pub(super) struct Replanner<'a, 'b> {
     options: &'a PlanningOptions,
     budget: &'a mut Budget<'b>,
     complete: bool,
+    /// The models that are served with so many further devices of a kind: the same change for all of them.
+    with_devices: BTreeMap<(DeviceKind, u32), Vec<Option<f64>>>,
 }
 
 impl<'a, 'b> Replanner<'a, 'b> {
@@ -27,6 +31,7 @@ impl<'a, 'b> Replanner<'a, 'b> {
             options,
             budget,
             complete: true,
+            with_devices: BTreeMap::new(),
         }
     }
 
@@ -64,15 +69,32 @@ impl<'a, 'b> Replanner<'a, 'b> {
         model: usize,
         change: Change,
     ) -> Option<Remedy> {
-        let changed = changed_problem(problem, model, &change);
-        let plan = self.plan(&changed)?;
-        let served_fraction = fractions_of(&changed, &plan)[model];
-        let forecast = plan.models[model].goodput.get();
-        let is_forecast = forecast >= SERVED * changed.models[model].rate.get();
-        (is_forecast && served_fraction >= SERVED).then_some(Remedy {
+        let served = if let Change::AddDevices { kind, count } = &change {
+            let devices = (kind.clone(), *count);
+            if !self.with_devices.contains_key(&devices) {
+                let served = self.served_with(&changed_problem(problem, model, &change))?;
+                self.with_devices.insert(devices.clone(), served);
+            }
+            self.with_devices[&devices][model]
+        } else {
+            self.served_with(&changed_problem(problem, model, &change))?[model]
+        };
+        served.map(|served_fraction| Remedy {
             change,
             served_fraction,
         })
+    }
+
+    /// Returns the fractions of the requests in time of those models that are served with the policy's plan for a problem.
+    fn served_with(&mut self, problem: &Problem) -> Option<Vec<Option<f64>>> {
+        let plan = self.plan(problem)?;
+        let fractions = fractions_of(problem, &plan);
+        let models = problem.models.iter().zip(&plan.models).zip(fractions);
+        let served = models.map(|((demanded, forecast), fraction)| {
+            let is_forecast = forecast.goodput.get() >= SERVED * demanded.rate.get();
+            (is_forecast && fraction >= SERVED).then_some(fraction)
+        });
+        Some(served.collect())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use packhorse_cluster::{
-    ModelForecast, ModelIndex, PlannedReplica, Problem, RequestsPerSecond, Shortfall,
+    DemandedModel, ModelForecast, ModelIndex, PlannedReplica, Problem, RequestsPerSecond, Shortfall,
 };
 
 use super::batch_sizes::batch_sizes;
@@ -19,13 +19,15 @@ pub(super) fn forecasts(
     replicas: &[PlannedReplica],
     estimates: &[ModelEstimate],
 ) -> Vec<ModelForecast> {
-    let mut counts = vec![0; problem.models.len()];
+    let mut by_model = vec![Vec::new(); problem.models.len()];
     for replica in replicas {
-        counts[replica.model.0] += 1;
+        by_model[replica.model.0].push(replica);
     }
-    let models = estimates.iter().zip(counts).enumerate();
+    let models = estimates.iter().zip(&by_model).enumerate();
     models
-        .map(|(model, (estimate, count))| forecast(problem, candidates, model, *estimate, count))
+        .map(|(model, (estimate, replicas))| {
+            forecast(problem, candidates, model, *estimate, replicas)
+        })
         .collect()
 }
 
@@ -34,8 +36,9 @@ fn forecast(
     candidates: &Candidates<'_>,
     model: usize,
     estimate: ModelEstimate,
-    count: usize,
+    replicas: &[&PlannedReplica],
 ) -> ModelForecast {
+    let count = replicas.len();
     let rate = problem.models[model].rate;
     let is_served = count > 0 && estimate.in_time >= 1.0 - TOLERANCE;
     let fraction = if is_served { 1.0 } else { estimate.in_time };
@@ -46,7 +49,15 @@ fn forecast(
     } else if is_served || rate.get() <= 0.0 {
         None
     } else if estimate.is_limited_by_batch_time() {
-        Some(Shortfall::BatchTime { replicas: count })
+        Some(if is_within_slo_alone(problem, model, replicas) {
+            Shortfall::BatchTimeBesideNeighbours {
+                replicas: count,
+                goodput,
+                rate,
+            }
+        } else {
+            Shortfall::BatchTime { replicas: count }
+        })
     } else {
         Some(Shortfall::Goodput {
             replicas: count,
@@ -60,6 +71,28 @@ fn forecast(
         latency: (estimate.latency > 0.0).then(|| Duration::from_secs_f64(estimate.latency)),
         shortfall,
     }
+}
+
+/// Returns true if a full batch of each replica that has its device to itself is within the SLO, with the way there and back.
+fn is_within_slo_alone(problem: &Problem, model: usize, replicas: &[&PlannedReplica]) -> bool {
+    let demanded = &problem.models[model];
+    replicas.iter().all(|replica| {
+        let profile = problem.profile(replica.model, replica.device);
+        profile.is_some_and(|profile| {
+            let rows = replica.batch_size;
+            let batch = profile.latency(rows).mul_f64(demanded.latency_scale);
+            batch.as_secs_f64() + network_time(problem, demanded, rows)
+                <= demanded.slo.as_secs_f64()
+        })
+    })
+}
+
+/// Returns the seconds that so many rows are on their way there and back.
+fn network_time(problem: &Problem, model: &DemandedModel, rows: u32) -> f64 {
+    let conditions = &problem.conditions;
+    let once = conditions.router_overhead + problem.network.base + conditions.return_time;
+    let bytes = model.payload.as_u64() as f64 * f64::from(rows);
+    once.as_secs_f64() + bytes / problem.network.bytes_per_second
 }
 
 /// Returns the reason why a model that could run has no replica.
@@ -77,7 +110,6 @@ fn reason_for_no_replica(
         return Shortfall::UnknownMemory;
     }
     let demanded = &problem.models[model];
-    let conditions = &problem.conditions;
     let fastest = devices()
         .filter_map(|device| problem.profile(ModelIndex(model), device))
         .map(|profile| profile.latency(1));
@@ -85,9 +117,7 @@ fn reason_for_no_replica(
         .min()
         .unwrap_or_default()
         .mul_f64(demanded.latency_scale);
-    let bytes = demanded.payload.as_u64() as f64 / problem.network.bytes_per_second;
-    let network = conditions.router_overhead + problem.network.base + conditions.return_time;
-    let least = (computing + network).as_secs_f64() + bytes;
+    let least = computing.as_secs_f64() + network_time(problem, demanded, 1);
     let slo = demanded.slo;
     if least > slo.as_secs_f64() {
         return Shortfall::RequestOverSlo {

@@ -272,6 +272,44 @@ fn the_remedy_of_batches_too_large_for_the_slo_is_smaller_ones() {
 }
 
 #[test]
+fn models_whose_neighbours_take_the_devices_time_lack_device_time() {
+    // Five models of which each alone would take a device, with batches that are short enough for their SLOs.
+    let names = ["a", "b", "c", "d", "e"];
+    let rows = (0..).zip(names).map(|(number, name)| {
+        let time = 20 + 5 * number;
+        format!("{name},g,1,,{time},,400,,,60\n{name},g,8,,{time},,500,,,60\n")
+    });
+    let demands: Vec<_> = (0..)
+        .zip(names)
+        .map(|(number, name)| (name, 300.0 + 80.0 * f64::from(number), 100))
+        .collect();
+    let table = profiles(&rows.collect::<String>());
+    let mut problem = equal_devices(device("g", 16_000), 1, &demands, table);
+    // As at a gateway whose models have no requests yet.
+    for model in &mut problem.models {
+        model.need = Some(RequestsPerSecond::ZERO);
+    }
+    let plan = place("goodput", &problem);
+    let mut slowed = 0;
+    for (explained, forecast) in explained("goodput", &problem).iter().zip(&plan.models) {
+        let Some(shortfall) = &forecast.shortfall else {
+            continue;
+        };
+        assert_eq!(explained.bound, Bound::DeviceTime, "{forecast:?}");
+        slowed += usize::from(matches!(
+            shortfall,
+            Shortfall::BatchTimeBesideNeighbours { .. }
+        ));
+        assert!(
+            !matches!(shortfall, Shortfall::BatchTime { .. }),
+            "{forecast:?}"
+        );
+        assert!(devices(explained).is_some(), "{explained:?}");
+    }
+    assert!(slowed > 0, "{plan:?}");
+}
+
+#[test]
 fn a_higher_priority_is_the_remedy_of_a_model_whose_place_an_equal_one_has() {
     // The device has memory for one replica.
     let rows = "a,g,4,,20,,400,,,90\nb,g,4,,20,,400,,,90";
