@@ -497,7 +497,12 @@ int packhorse_backbone_forward(packhorse_backbone *backbone, const packhorse_str
       }
       from += rows;
       backbone->heads.at(program)->run(stack);
-      const std::vector<at::Tensor> tensors = tensors_of(stack.at(0));
+      if (stack.at(0).isGenericDict()) {
+        // Its outputs are known by their names, and a head knows none.
+        throw NoTensors("a dict, which a head of a shared backbone may not");
+      }
+      Outputs unnamed;
+      const std::vector<at::Tensor> tensors = tensors_of(stack.at(0), unnamed);
       int64_t within = 0;
       const bool is_single = end - next == 1;
       for (; next != end; ++next) {

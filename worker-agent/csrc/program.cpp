@@ -26,28 +26,29 @@
 
 namespace {
 
-// Returns the tensors of a program's result. Throws if it is neither a tensor nor a tuple or list of tensors.
-std::vector<at::Tensor> tensors_of(const torch::jit::IValue &value) {
+// Returns the tensors of a program's result: those of a dict that have the names of the declared outputs, else all in their order. Notes the
+// names of a dict's tensors if no output is declared. Throws if there is something else.
+std::vector<at::Tensor> tensors_of(const torch::jit::IValue &value, Outputs &outputs) {
   if (value.isTensor()) {
     return std::vector<at::Tensor>{value.toTensor()};
   }
   if (value.isTensorList()) {
     return value.toTensorVector();
   }
-  std::vector<torch::jit::IValue> elements;
-  if (value.isTuple()) {
-    elements = value.toTupleRef().elements().vec();
-  } else if (value.isList()) {
-    elements = value.toListRef().vec();
-  } else {
-    throw_no_tensors(value);
+  std::vector<Leaf> leaves;
+  flatten(value, "", leaves);
+  if (value.isGenericDict()) {
+    if (!outputs.declared.empty()) {
+      return named(leaves, outputs.declared);
+    }
+    outputs.answered.clear();
+    for (const auto &leaf : leaves) {
+      outputs.answered.push_back(leaf.path);
+    }
   }
   std::vector<at::Tensor> tensors;
-  for (const auto &element : elements) {
-    if (!element.isTensor()) {
-      throw_no_tensors(value);
-    }
-    tensors.push_back(element.toTensor());
+  for (auto &leaf : leaves) {
+    tensors.push_back(std::move(leaf.tensor));
   }
   return tensors;
 }
@@ -163,9 +164,9 @@ std::vector<at::Tensor> run_program(packhorse_module &module, std::vector<at::Te
     if (module.forks) {
       const auto future = forward.run_async(std::move(arguments), {}, launch_here);
       future->waitAndThrow();
-      return tensors_of(future->value());
+      return tensors_of(future->value(), module.outputs);
     }
-    return tensors_of(forward(std::move(arguments)));
+    return tensors_of(forward(std::move(arguments)), module.outputs);
   }
   torch::jit::Stack stack;
   stack.reserve(1 + inputs.size());
@@ -176,10 +177,10 @@ std::vector<at::Tensor> run_program(packhorse_module &module, std::vector<at::Te
   if (module.forks) {
     const auto future = forward.function().runAsync(stack, launch_here);
     future->waitAndThrow();
-    return tensors_of(future->value());
+    return tensors_of(future->value(), module.outputs);
   }
   forward.function().run(stack);
-  return tensors_of(stack.front());
+  return tensors_of(stack.front(), module.outputs);
 }
 
 // Returns the memory to the system that loading and optimising took and no longer need. A worker's environment keeps all memory that is freed, and
@@ -291,6 +292,24 @@ int packhorse_module_rewritten(const packhorse_module *module, char **text, char
       words += (words.empty() ? "" : " ") + name;
     }
     *text = strdup(words.c_str());
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_module_declare(packhorse_module *module, const char *const *names, size_t count, char **message) {
+  return guarded(message, [&] {
+    module->outputs.declared.assign(names, names + count);
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_module_answered(const packhorse_module *module, char **text, char **message) {
+  return guarded(message, [&] {
+    std::string lines;
+    for (const std::string &name : module->outputs.answered) {
+      lines += name + "\n";
+    }
+    *text = strdup(lines.c_str());
     return PACKHORSE_OK;
   });
 }

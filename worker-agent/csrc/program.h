@@ -14,6 +14,14 @@
 
 using Package = torch::inductor::AOTIModelContainerRunner;
 
+// The names of a program's outputs, which are the keys where it answers a dict.
+struct Outputs {
+  // The declared ones; none of a program that is tried.
+  std::vector<std::string> declared;
+  // Those of the last dict that was answered while none was declared.
+  std::vector<std::string> answered;
+};
+
 struct packhorse_module {
   // The method `forward` of a TorchScript program, with the program.
   std::optional<torch::jit::Method> forward;
@@ -29,11 +37,12 @@ struct packhorse_module {
   bool forks = false;
   // The operators that were rewritten to oneDNN's, or would have been.
   std::vector<std::string> rewritten;
+  Outputs outputs;
 };
 
 namespace {
 
-// Runs a program. Throws if its result is neither a tensor nor a tuple or list of tensors.
+// Runs a program. Throws if its result is not made of tensors.
 std::vector<at::Tensor> run_program(packhorse_module &module, std::vector<at::Tensor> inputs);
 
 }  // namespace

@@ -63,6 +63,13 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
 // caller frees `text` with packhorse_message_free.
 int packhorse_module_rewritten(const packhorse_module *module, char **text, char **message);
 
+// Says which outputs are declared: those of a dict that the program answers have their names as keys.
+int packhorse_module_declare(packhorse_module *module, const char *const *names, size_t count, char **message);
+
+// Writes the names of the tensors in the last dict that was answered while no output was declared, each with a line feed behind it. The caller frees
+// `text` with packhorse_message_free.
+int packhorse_module_answered(const packhorse_module *module, char **text, char **message);
+
 // The least and the largest number of arguments of `forward`. A package does not check the number of its arguments.
 int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message);
 

@@ -100,6 +100,9 @@ pub enum TrialReply {
 /// An output of a program that was tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriedOutput {
+    /// The keys on the way to it where the program answers a dict, with dots between them.
+    #[serde(default)]
+    pub name: Option<String>,
     /// The datatype.
     pub datatype: Datatype,
     /// The dimensions, -1 for the batch and for those that vary with the inputs.

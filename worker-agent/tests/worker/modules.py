@@ -124,6 +124,35 @@ class Dictionary(torch.nn.Module):
         return {"x": x}
 
 
+class Keyed(torch.nn.Module):
+    """Answers dicts within a dict."""
+
+    def forward(self, x: torch.Tensor) -> Dict[str, Dict[str, torch.Tensor]]:
+        return {"late": {"sum": x + 1.0, "difference": x - 1.0}, "early": {"twice": 2.0 * x}}
+
+
+class Detections(torch.nn.Module):
+    """Answers as detection networks do: losses, of which there are none, and a dict for each image."""
+
+    def forward(self, x: torch.Tensor) -> Tuple[Dict[str, torch.Tensor], List[Dict[str, torch.Tensor]]]:
+        losses: Dict[str, torch.Tensor] = {}
+        return losses, [{"boxes": x[0], "labels": x[0, :, 0].to(torch.int64), "scores": x[0, :, 1]}]
+
+
+class Numbers(torch.nn.Module):
+    """Answers numbers beside a tensor."""
+
+    def forward(self, x: torch.Tensor) -> Tuple[torch.Tensor, int, float, bool]:
+        return x, x.size(0), 0.5, True
+
+
+class Titled(torch.nn.Module):
+    """Answers a text beside a tensor."""
+
+    def forward(self, x: torch.Tensor) -> Tuple[torch.Tensor, Tuple[str, int]]:
+        return x, ("title", 1)
+
+
 class Transposed(torch.nn.Module):
     """Returns a view that is not contiguous."""
 
@@ -456,7 +485,7 @@ torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
 torch.jit.trace(Overwritten().eval(), torch.ones(2, 1, 2, 2)).save(f"{sys.argv[1]}/Overwritten.pt")
 for dims in [2, 3]:
     torch.jit.script(CeilPooled(dims).eval()).save(f"{sys.argv[1]}/CeilPooled{dims}d.pt")
-for module in [Inverse, Windows, Marked, AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
+for module in [Inverse, Windows, Marked, AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Keyed, Detections, Numbers, Titled, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")
 
 # What people take for programs.

@@ -41,6 +41,7 @@ fn reason(reply: TrialReply) -> String {
 #[test]
 fn the_outputs_of_a_batch_and_of_sizes_that_vary_are_found() {
     let output = |datatype, shape: &[i64]| TriedOutput {
+        name: None,
         datatype,
         shape: shape
             .iter()
@@ -56,6 +57,18 @@ fn the_outputs_of_a_batch_and_of_sizes_that_vary_are_found() {
     assert_eq!(twice, ran(output(Datatype::Fp16, &[-1, -1, 5])));
     let alone = tried("Twice.pt", 0, "FP64", "[4]");
     assert_eq!(alone, ran(output(Datatype::Fp64, &[4])));
+}
+
+#[test]
+fn the_outputs_of_a_dict_have_its_keys_as_names() {
+    let TrialReply::Ran { outputs } = tried("Keyed.pt", 8, "FP32", "[-1, 3]") else {
+        panic!("it runs");
+    };
+    let names: Vec<_> = outputs
+        .iter()
+        .filter_map(|output| output.name.as_deref())
+        .collect();
+    assert_eq!(names, ["late.sum", "late.difference", "early.twice"]);
 }
 
 #[test]
@@ -80,8 +93,8 @@ fn a_program_that_does_not_run_says_why() {
         counter.starts_with("it answers the same inputs differently each time"),
         "{counter}"
     );
-    let dict = reason(tried("Dictionary.pt", 8, "FP32", "[-1, 3]"));
-    assert!(dict.contains("a dict"), "{dict}");
+    let titled = reason(tried("Titled.pt", 8, "FP32", "[-1, 3]"));
+    assert!(titled.contains("a text at 1.0"), "{titled}");
 }
 
 #[test]

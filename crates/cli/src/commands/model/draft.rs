@@ -196,8 +196,12 @@ pub(super) fn input_specs(inputs: &[Tensor], batches: bool) -> Option<Vec<Tensor
 /// Returns the outputs that a program has answered, under their names.
 pub(super) fn output_specs(tried: &[TriedOutput], told: Option<&[Tensor]>) -> Vec<TensorSpec> {
     let told = told.filter(|told| told.len() == tried.len());
-    let unnamed = vec![Tensor::default(); tried.len()];
-    let names = names(told.unwrap_or(&unnamed), "output");
+    let answered = tried.iter().map(|tried| Tensor {
+        name: tried.name.clone(),
+        ..Tensor::default()
+    });
+    let answered: Vec<Tensor> = answered.collect();
+    let names = names(told.unwrap_or(&answered), "output");
     let specs = tried
         .iter()
         .zip(names)

@@ -81,10 +81,12 @@ impl TorchExecutor {
         };
         let load = |name: String| {
             let load = || Module::load(options.artifact, &name, cuda_device, rewriting);
-            match &weights {
+            let mut module = match &weights {
                 Some(weights) => weights.load(load),
                 None => load(),
-            }
+            }?;
+            module.declare(&program.outputs)?;
+            Ok(module)
         };
         let programs = names.clone().try_map(load).map_err(load_error)?;
         for module in programs.iter() {
@@ -153,6 +155,17 @@ impl TorchExecutor {
         modules
             .flat_map(|module| module.rewritten().unwrap_or_default())
             .collect()
+    }
+
+    /// Returns the names of the tensors in the dict that the program answers while no output is declared; none if it answers no dict.
+    pub(super) fn answered(&self) -> Vec<String> {
+        let module = self
+            .device
+            .programs()
+            .and_then(|programs| programs.iter().next());
+        module
+            .and_then(|module| module.answered().ok())
+            .unwrap_or_default()
     }
 
     /// Returns true if the executor records runs.

@@ -19,5 +19,9 @@ pub(in crate::executor) fn try_outputs(
         Optimization::Plain
     };
     let executor = start.load(&optimization.into()).map_err(|e| e.reason)?;
-    verification::try_outputs(&executor, options.program, options.batch_size)
+    let mut outputs = verification::try_outputs(&executor, options.program, options.batch_size)?;
+    for (output, name) in outputs.iter_mut().zip(executor.answered()) {
+        output.name = Some(name);
+    }
+    Ok(outputs)
 }

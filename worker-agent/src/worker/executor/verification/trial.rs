@@ -143,6 +143,7 @@ fn vary(outputs: &mut [TriedOutput], others: &[Answer]) {
 fn tried(answer: &Answer) -> TriedOutput {
     let dims = answer.header.shape().dims();
     TriedOutput {
+        name: None,
         datatype: answer.header.datatype(),
         shape: dims.iter().map(|dim| Dim::Fixed(*dim)).collect(),
     }

@@ -30,6 +30,20 @@ pub(super) fn call(function: impl FnOnce(*mut *mut c_char) -> c_int) -> Result<(
     Err(TorchError { text, kind })
 }
 
+/// Calls a function of the shim that writes a text.
+pub(super) fn text(
+    function: impl FnOnce(*mut *mut c_char, ffi::Message) -> c_int,
+) -> Result<String, TorchError> {
+    let mut text = ptr::null_mut();
+    call(|message| function(&raw mut text, message))?;
+    // SAFETY: the shim wrote a C string here, which this function owns until it frees it.
+    unsafe {
+        let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
+        ffi::packhorse_message_free(text);
+        Ok(owned)
+    }
+}
+
 /// Calls a function of the shim that creates a tensor.
 pub(super) fn create_tensor(
     function: impl FnOnce(*mut ffi::TensorPtr, ffi::Message) -> c_int,

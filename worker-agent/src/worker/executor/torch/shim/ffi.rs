@@ -70,6 +70,17 @@ unsafe extern "C" {
         text: *mut *mut c_char,
         message: Message,
     ) -> c_int;
+    pub(super) fn packhorse_module_declare(
+        module: *mut Module,
+        names: *const *const c_char,
+        count: usize,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_module_answered(
+        module: *const Module,
+        text: *mut *mut c_char,
+        message: Message,
+    ) -> c_int;
     pub(super) fn packhorse_module_arity(
         module: *const Module,
         required: *mut usize,

@@ -1,15 +1,16 @@
 //! Loaded programs.
 
 use std::{
-    ffi::{CStr, CString, c_int},
+    ffi::{CString, c_char, c_int},
     path::Path,
     ptr::{self, NonNull},
 };
 
+use packhorse_cluster::TensorSpec;
 use tch::Tensor;
 
 use super::{
-    call::{call, device_code, pointers, run_program},
+    call::{call, device_code, pointers, run_program, text},
     ffi,
     stream::StageStream,
 };
@@ -109,17 +110,36 @@ impl Module {
 
     /// Returns the operators that were rewritten to oneDNN's, or would have been if they had not been kept.
     pub(in crate::executor::torch) fn rewritten(&self) -> Result<Vec<String>, TorchError> {
-        let mut text = ptr::null_mut();
         // SAFETY: the module lives as long as `self`, and the pointer is valid for writes during the call.
-        call(|message| unsafe {
-            ffi::packhorse_module_rewritten(self.as_ptr(), &raw mut text, message)
+        let words = text(|text, message| unsafe {
+            ffi::packhorse_module_rewritten(self.as_ptr(), text, message)
         })?;
-        // SAFETY: the shim wrote a C string here, which this function owns until it frees it.
-        unsafe {
-            let words = CStr::from_ptr(text).to_string_lossy().into_owned();
-            ffi::packhorse_message_free(text);
-            Ok(words.split_whitespace().map(str::to_owned).collect())
-        }
+        Ok(words.split_whitespace().map(str::to_owned).collect())
+    }
+
+    /// Says which outputs are declared: those of a dict that the program answers have their names as keys.
+    pub(in crate::executor::torch) fn declare(
+        &mut self,
+        outputs: &[TensorSpec],
+    ) -> Result<(), TorchError> {
+        let names = outputs.iter().map(|output| {
+            CString::new(output.name.as_str()).expect("a name has no control characters")
+        });
+        let names: Vec<CString> = names.collect();
+        let pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+        // SAFETY: the module lives as long as `self`, and the names are C strings that live during the call.
+        call(|message| unsafe {
+            ffi::packhorse_module_declare(self.as_ptr(), pointers.as_ptr(), pointers.len(), message)
+        })
+    }
+
+    /// Returns the names of the tensors in the last dict that was answered while no output was declared; none if there was no dict.
+    pub(in crate::executor::torch) fn answered(&self) -> Result<Vec<String>, TorchError> {
+        // SAFETY: the module lives as long as `self`, and the pointer is valid for writes during the call.
+        let lines = text(|text, message| unsafe {
+            ffi::packhorse_module_answered(self.as_ptr(), text, message)
+        })?;
+        Ok(lines.lines().map(str::to_owned).collect())
     }
 
     /// Returns true unless it is certain that a run leaves nothing behind that the next one reads.
