@@ -82,7 +82,12 @@ class Dropping(nn.Module):
 
 class Keyed(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"y": x}
+        return {"twice": 2 * x, "half": x / 2}
+
+
+class Titled(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, str]:
+        return x, "title"
 
 
 def made(kind: type[nn.Module]) -> nn.Module:
@@ -107,6 +112,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.jit.script(made(Net)).save(folder / "scripted.pt")
     torch.jit.trace(Dropping(), torch.randn(2, 16), check_trace=False).save(folder / "training.pt")
     torch.jit.script(made(Keyed)).save(folder / "keyed.pt")
+    torch.jit.script(made(Titled)).save(folder / "titled.pt")
     packhorse.export(made(Text), tokens(2, 16), folder / "script", slo_ms=2000)
     packhorse.export(made(Net), torch.randn(2, 16), folder / "package", slo_ms=2000, compile=True)
     shutil.copy(folder / "script/1/model.pt", folder / "ours.pt")
@@ -344,7 +350,9 @@ def test_a_file_that_is_no_program_is_named_with_the_next_step(files: Path, serv
     report = described(tmp_path / "exported.pt2")
     assert report["registration"]["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [2, 3]}]
     assert "torch.export.save" in report["obstacle"]
-    assert "returns Dict[str, Tensor]" in described(files / "keyed.pt")["obstacle"]
+    assert "returns Tuple[Tensor, str]" in described(files / "titled.pt")["obstacle"]
+    keyed = described(files / "keyed.pt", "--input", "x=FP32[-1,16]")
+    assert [output["name"] for output in keyed["registration"]["outputs"]] == ["twice", "half"]
 
 
 def test_a_repository_serves_folders_without_a_registration(files: Path, tmp_path: Path):

@@ -15,8 +15,10 @@ const MAX_CODE: u64 = 64 << 20;
 /// The bytes of the pickled module that are read for the name of its class.
 const HEAD: u64 = 4096;
 /// The rule that a program keeps to, which ends the description of what it does instead.
-const RULE: &str = "a program takes and returns tensors, one for each declared input and output: wrap the module in one whose forward does, \
-    and trace or script that";
+const RULE: &str = "a program takes a tensor for each declared input, and returns tensors, numbers, and tuples, lists and dicts of them: \
+    wrap the module in one whose forward does, and trace or script that";
+/// The depth of nested results up to which their number is read.
+const MAX_DEPTH: u32 = 8;
 
 /// A program of TorchScript.
 pub(crate) struct Script {
@@ -100,24 +102,57 @@ fn read_forward(code: &str, class: &str, script: &mut Script) {
     }
     script.signature.inputs = Some(inputs);
     let kind = result.trim();
-    let elements = kind
-        .strip_prefix("Tuple[")
-        .and_then(|r| r.strip_suffix(']'));
-    let is_obstacle = match elements {
-        Some(elements) => split(elements).any(|kind| is_no_tensor(kind.trim())),
-        None => kind != "List[Tensor]" && is_no_tensor(kind),
-    };
-    if is_obstacle {
-        script.obstacle = Some(format!("its forward returns {kind}; {RULE}"));
-    } else if kind == "Tensor" {
-        script.signature.outputs = Some(vec![Tensor::default()]);
-    } else if let Some(elements) = elements {
-        let outputs: Vec<Tensor> = split(elements).map(|_| Tensor::default()).collect();
-        if outputs.len() <= Signature::MAX_TENSORS {
-            script.signature.outputs = Some(outputs);
+    match outputs_of(kind, MAX_DEPTH) {
+        Outputs::Obstacle => {
+            script.obstacle = Some(format!("its forward returns {kind}; {RULE}"));
         }
+        Outputs::Number(count) if count <= Signature::MAX_TENSORS => {
+            script.signature.outputs = Some(vec![Tensor::default(); count]);
+        }
+        Outputs::Number(_) | Outputs::Unknown => {}
     }
-    // The number of a list's elements, and what a class of the file has, shows when it runs.
+}
+
+/// The outputs of a program, by the type of its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outputs {
+    /// So many.
+    Number(usize),
+    /// The number of a list's elements, the keys of a dict, and what a class of the file has, show when it runs.
+    Unknown,
+    /// Something that cannot be an output is among them.
+    Obstacle,
+}
+
+/// Returns the outputs of a result of this type.
+fn outputs_of(kind: &str, depth: u32) -> Outputs {
+    let within = |begin: &str| kind.strip_prefix(begin)?.strip_suffix(']');
+    if depth == 0 {
+        return Outputs::Unknown;
+    }
+    if let Some(elements) = within("Tuple[") {
+        let elements = split(elements).map(|element| outputs_of(element.trim(), depth - 1));
+        return elements.fold(Outputs::Number(0), |sum, next| match (sum, next) {
+            (Outputs::Number(sum), Outputs::Number(next)) => {
+                Outputs::Number(sum.saturating_add(next))
+            }
+            (Outputs::Obstacle, _) | (_, Outputs::Obstacle) => Outputs::Obstacle,
+            _ => Outputs::Unknown,
+        });
+    }
+    if let Some(element) = within("List[").or_else(|| within("Dict[str, ")) {
+        return match outputs_of(element.trim(), depth - 1) {
+            Outputs::Obstacle => Outputs::Obstacle,
+            Outputs::Number(_) | Outputs::Unknown => Outputs::Unknown,
+        };
+    }
+    match kind {
+        "Tensor" | "int" | "float" | "bool" => Outputs::Number(1),
+        // It may be a tensor.
+        _ if kind.starts_with("Optional[") => Outputs::Number(1),
+        _ if is_no_tensor(kind) => Outputs::Obstacle,
+        _ => Outputs::Unknown,
+    }
 }
 
 /// Returns true for a type of TorchScript whose values are no tensors. What is optional may be one.
@@ -344,22 +379,30 @@ mod tests {
                 "the argument x of its forward is List[Tensor]",
             ),
             ("x: Dict[str, Tensor]", "Tensor", "is Dict[str, Tensor]"),
+            ("x: Tensor", "Dict[int, Tensor]", "returns Dict[int"),
             (
                 "x: Tensor",
-                "Dict[str, Tensor]",
-                "its forward returns Dict[str, Tensor]",
-            ),
-            (
-                "x: Tensor",
-                "Tuple[Tensor, Tuple[Tensor, Tensor]]",
-                "returns Tuple",
+                "Tuple[Tensor, List[Tuple[str, Tensor]]]",
+                "its forward returns Tuple",
             ),
             ("x: Tensor", "NoneType", "returns NoneType"),
         ] {
             let obstacle = forward(arguments, result).obstacle.unwrap();
             assert!(obstacle.contains(words), "{obstacle}");
         }
-        assert_eq!(forward("x: Tensor", "List[Tensor]").signature.outputs, None);
+        for (result, outputs) in [
+            ("List[Tensor]", None),
+            ("Dict[str, Tensor]", None),
+            ("Tuple[Dict[str, Tensor], List[Dict[str, Tensor]]]", None),
+            ("__torch__.Answer", None),
+            ("Tuple[Tensor, Tuple[Tensor, int], bool]", Some(4)),
+            ("float", Some(1)),
+        ] {
+            let script = forward("x: Tensor", result);
+            assert_eq!(script.obstacle, None);
+            let count = script.signature.outputs.map(|outputs| outputs.len());
+            assert_eq!(count, outputs, "{result}");
+        }
     }
 
     #[test]
