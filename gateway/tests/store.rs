@@ -54,7 +54,16 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         queue_limit: Some(77),
         max_cold_wait: Some(Duration::from_millis(1500)),
         variant: Some(variant(81.5)),
+        processing: processing(),
     }
+}
+
+fn processing() -> std::sync::Arc<packhorse_cluster::Processing> {
+    let declared = r#"{"preprocess": {"x": {"kind": "image", "resize": {"shortest": 256}, "crop": [224, 224], "std": [0.1, 0.2, 0.3]}},
+        "postprocess": {"y": {"top_k": 2, "labels": ["cat", "dog"]}}}"#;
+    serde_json::from_str::<packhorse_cluster::Processing>(declared)
+        .unwrap()
+        .into()
 }
 
 fn variant(accuracy: f64) -> VariantOf {
@@ -422,6 +431,7 @@ async fn a_store_from_before_families_gets_models_that_are_in_none() {
     let models = store.models().await.unwrap();
     let expected = ModelSpec {
         variant: None,
+        processing: std::sync::Arc::default(),
         ..spec("m:1", digest(1))
     };
     assert_eq!(models[0].spec, expected);
