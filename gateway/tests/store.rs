@@ -431,7 +431,6 @@ async fn a_store_from_before_families_gets_models_that_are_in_none() {
     let models = store.models().await.unwrap();
     let expected = ModelSpec {
         variant: None,
-        processing: std::sync::Arc::default(),
         ..spec("m:1", digest(1))
     };
     assert_eq!(models[0].spec, expected);
