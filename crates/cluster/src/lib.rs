@@ -5,6 +5,7 @@
 //!
 //! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal output.
 
+mod check_processing;
 mod device;
 mod dim_names;
 mod discipline;

@@ -1,6 +1,6 @@
 //! What is wrong with a picture.
 
-use crate::{Head, PictureKind};
+use crate::{PictureKind, limits};
 
 /// The reason why a picture is not taken.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -14,7 +14,7 @@ pub enum PictureError {
     /// A side that is too long.
     #[error(
         "the {kind} has {width} x {height} pixels, over the limit of {} a side",
-        Head::MAX_SIDE
+        limits::MAX_SIDE
     )]
     Side {
         /// The kind of picture.
@@ -27,7 +27,7 @@ pub enum PictureError {
     /// Too many pixels.
     #[error(
         "the {kind} has {width} x {height} pixels, over the limit of {} together",
-        Head::MAX_PIXELS
+        limits::MAX_PIXELS
     )]
     Pixels {
         /// The kind of picture.

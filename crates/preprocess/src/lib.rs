@@ -11,11 +11,15 @@ mod error;
 mod exif;
 mod head;
 mod jpeg_head;
+mod kind;
+mod limits;
 mod png_head;
+mod read_head;
 mod resize;
 mod row;
 mod webp_head;
 
 pub use error::PictureError;
-pub use head::{Head, PictureKind};
+pub use head::Head;
+pub use kind::PictureKind;
 pub use row::write_row;
