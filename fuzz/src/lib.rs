@@ -17,7 +17,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target {
         name: "http_json",
         run: targets::http::json,
@@ -49,6 +49,10 @@ pub const TARGETS: [Target; 11] = [
     Target {
         name: "artifact",
         run: targets::artifact::file,
+    },
+    Target {
+        name: "picture",
+        run: targets::picture::picture,
     },
     Target {
         name: "triton_config",

@@ -5,4 +5,5 @@ pub(crate) mod artifact;
 pub(crate) mod files;
 pub(crate) mod grpc;
 pub(crate) mod http;
+pub(crate) mod picture;
 pub(crate) mod wire;

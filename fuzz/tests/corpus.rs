@@ -61,6 +61,7 @@ targets!(
     profile_csv,
     scenario_toml,
     artifact,
+    picture,
     triton_config,
     agent_status,
     agent_lease

@@ -70,6 +70,8 @@ impl Act {
                     "max_cold_wait_ms": spec.max_cold_wait.map(millis),
                     "family": spec.family(),
                     "accuracy": spec.variant.as_ref().map(|variant| variant.accuracy),
+                    "preprocess": spec.processing.preprocess.keys().collect::<Vec<_>>(),
+                    "postprocess": spec.processing.postprocess.keys().collect::<Vec<_>>(),
                 }))
             }
             Command::ChangeModel(name, version, change) => {

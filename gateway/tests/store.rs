@@ -54,7 +54,16 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         queue_limit: Some(77),
         max_cold_wait: Some(Duration::from_millis(1500)),
         variant: Some(variant(81.5)),
+        processing: processing(),
     }
+}
+
+fn processing() -> std::sync::Arc<packhorse_cluster::Processing> {
+    let declared = r#"{"preprocess": {"x": {"kind": "image", "resize": {"shortest": 256}, "crop": [224, 224], "std": [0.1, 0.2, 0.3]}},
+        "postprocess": {"y": {"top_k": 2, "labels": ["cat", "dog"]}}}"#;
+    serde_json::from_str::<packhorse_cluster::Processing>(declared)
+        .unwrap()
+        .into()
 }
 
 fn variant(accuracy: f64) -> VariantOf {

@@ -9,7 +9,7 @@ use std::{
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 35] = [
+const ARROWS: [(&str, &[&str]); 36] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -18,6 +18,7 @@ const ARROWS: [(&str, &[&str]); 35] = [
     ("estimator", &["cluster"]),
     ("grpc", &["cluster", "protocol"]),
     ("kernels", &["cluster"]),
+    ("preprocess", &["cluster"]),
     ("protocol", &["cluster"]),
     ("reconcile", &["cluster"]),
     ("trace", &["cluster"]),
@@ -119,6 +120,7 @@ const ARROWS: [(&str, &[&str]); 35] = [
             "kernels",
             "links",
             "mapped",
+            "preprocess",
             "protocol",
             "scenario",
             "trace",
@@ -152,6 +154,7 @@ const ARROWS: [(&str, &[&str]); 35] = [
             "artifact",
             "cluster",
             "grpc",
+            "preprocess",
             "protocol",
             "wire",
             "api",
@@ -167,12 +170,13 @@ const ARROWS: [(&str, &[&str]); 35] = [
 ];
 
 /// The crates on which only the tests of a crate may depend.
-const TESTS: [(&str, &[&str]); 7] = [
+const TESTS: [(&str, &[&str]); 8] = [
     // Both commands are run against the same stand-in.
     ("cli", &["stand-in"]),
     ("lab", &["stand-in"]),
     // Benchmarks read the processor's time of their thread.
     ("placement", &["rustix"]),
+    ("preprocess", &["rustix"]),
     ("serving", &["rustix"]),
     ("simulator", &["rustix"]),
     // The clusters in virtual time plan with real policies, and with scenarios that are exported of them.
@@ -182,7 +186,7 @@ const TESTS: [(&str, &[&str]); 7] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 20] = [
+const PURE: [&str; 21] = [
     "artifact",
     "cluster",
     "grpc",
@@ -193,6 +197,7 @@ const PURE: [&str; 20] = [
     "estimator",
     "kernels",
     "links",
+    "preprocess",
     "protocol",
     "reconcile",
     "scenario",

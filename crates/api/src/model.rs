@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
     ArtifactDigest, ByteCount, Capacity, ComputeShare, Datatype, DeviceId, DeviceKind, Dim,
-    MinReplicas, ModelName, ModelVersion, Padding, Percent, Priority, RateMode, ReplicaId,
-    ReplicaState, RequestsPerSecond, Residency, Split, Sticky, TensorSpec, TypicalShapes,
-    Verification, WorkerKind,
+    MinReplicas, ModelName, ModelVersion, Padding, Percent, Postprocess, Preprocess, Priority,
+    RateMode, ReplicaId, ReplicaState, RequestsPerSecond, Residency, Split, Sticky, TensorSpec,
+    TypicalShapes, Verification, WorkerKind,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -84,6 +84,12 @@ pub struct ModelRegistration {
     /// The outputs, in the order of the program's results. Shapes include the batch dimension.
     #[serde(deserialize_with = "strict_tensors")]
     pub outputs: Vec<TensorSpec>,
+    /// What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub preprocess: BTreeMap<String, Preprocess>,
+    /// What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub postprocess: BTreeMap<String, Postprocess>,
 }
 
 /// Reads the signatures of a registration, in which an unknown field is a misspelt one. Elsewhere, between gateway and agent, unknown
@@ -303,6 +309,12 @@ pub struct ModelView {
     pub inputs: Vec<TensorSpec>,
     /// The declared outputs.
     pub outputs: Vec<TensorSpec>,
+    /// What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub preprocess: BTreeMap<String, Preprocess>,
+    /// What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub postprocess: BTreeMap<String, Postprocess>,
     /// The kinds of device for which the model has a measured or imported profile.
     #[schema(value_type = Vec<String>)]
     pub profiled_on: Vec<DeviceKind>,

@@ -35,8 +35,9 @@ pub struct UnknownTiming;
 impl ServerTiming {
     /// The names of the stages in their order, of which the last is the rest: the way of the answer back from the task that decides to
     /// the encoded response.
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
         "receive",
+        "decode",
         "inbox",
         "load",
         "batch",
@@ -50,9 +51,10 @@ impl ServerTiming {
     ];
 
     /// Returns the durations in the order of [`ServerTiming::NAMES`], which add up to the total.
-    pub fn durations(&self) -> [f64; 11] {
+    pub fn durations(&self) -> [f64; 12] {
         let RequestStages {
             receive,
+            decode,
             load,
             batch,
             queue,
@@ -64,6 +66,7 @@ impl ServerTiming {
         } = self.stages;
         let measured = [
             receive,
+            decode,
             self.inbox,
             load,
             batch,
@@ -74,9 +77,9 @@ impl ServerTiming {
             compute,
             copy_out,
         ];
-        let mut durations = [0.0; 11];
-        durations[..10].copy_from_slice(&measured);
-        durations[10] = (self.total - measured.iter().sum::<f64>()).max(0.0);
+        let mut durations = [0.0; 12];
+        durations[..11].copy_from_slice(&measured);
+        durations[11] = (self.total - measured.iter().sum::<f64>()).max(0.0);
         durations
     }
 
@@ -84,6 +87,7 @@ impl ServerTiming {
         let stages = &mut self.stages;
         Some(match name {
             "receive" => &mut stages.receive,
+            "decode" => &mut stages.decode,
             "inbox" => &mut self.inbox,
             "load" => &mut stages.load,
             "batch" => &mut stages.batch,
@@ -102,7 +106,7 @@ impl ServerTiming {
 /// Writes the header's value, with microseconds.
 impl fmt::Display for ServerTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, duration) in Self::NAMES.iter().zip(self.durations()).take(10) {
+        for (name, duration) in Self::NAMES.iter().zip(self.durations()).take(11) {
             write!(f, "{name};dur={duration:.3}, ")?;
         }
         write!(f, "total;dur={:.3}", self.total)
@@ -145,6 +149,7 @@ mod tests {
         let timing = ServerTiming {
             stages: RequestStages {
                 receive: 0.25,
+                decode: 0.0,
                 load: 0.01,
                 batch: 0.5,
                 queue: 1.0,
@@ -159,14 +164,14 @@ mod tests {
         };
         let text = timing.to_string();
         assert!(
-            text.starts_with("receive;dur=0.250, inbox;dur=0.030, load;dur=0.010, batch;dur=0.500"),
+            text.starts_with("receive;dur=0.250, decode;dur=0.000, inbox;dur=0.030, load;dur=0.010, batch;dur=0.500"),
             "{text}"
         );
         assert_eq!(text.parse(), Ok(timing));
         let durations = timing.durations();
         assert!((durations.iter().sum::<f64>() - 6.0).abs() < 1e-9);
         // 6 − (0.25 + 0.03 + 0.01 + 0.5 + 1 + 0.125 + 0.001 + 4 + 0.002).
-        assert!((durations[10] - 0.082).abs() < 1e-9);
+        assert!((durations[11] - 0.082).abs() < 1e-9);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use packhorse_cluster::{ArtifactDigest, Dim, ModelSpecError, Program, TensorSpec};
+use packhorse_cluster::{ArtifactDigest, Dim, ModelSpecError, Processing, Program, TensorSpec};
 use serde::Deserialize;
 
 use crate::signature::{Signature, Size, Tensor};
@@ -22,6 +22,9 @@ pub struct EmbeddedRegistration {
     pub inputs: Vec<TensorSpec>,
     /// The outputs.
     pub outputs: Vec<TensorSpec>,
+    /// What the gateway makes of inputs and outputs.
+    #[serde(flatten)]
+    pub processing: Processing,
 }
 
 /// A registration in a file that does not hold.
@@ -66,12 +69,14 @@ impl EmbeddedRegistration {
             outputs: registration.outputs,
         };
         program.validate()?;
+        registration.processing.validate(&program)?;
         let slo_ms = registration.slo_ms;
         Ok(Self {
             max_batch_size: program.max_batch_size,
             slo_ms: slo_ms.filter(|ms| ms.is_finite() && *ms > 0.0),
             inputs: program.inputs,
             outputs: program.outputs,
+            processing: registration.processing,
         })
     }
 

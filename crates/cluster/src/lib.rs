@@ -5,6 +5,7 @@
 //!
 //! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal output.
 
+mod check_processing;
 mod device;
 mod dim_names;
 mod discipline;
@@ -19,6 +20,7 @@ mod node_state;
 mod observation;
 mod plan;
 mod policy_options;
+mod preprocess;
 mod priority;
 mod problem;
 mod profile;
@@ -54,6 +56,10 @@ pub use plan::{ModelForecast, Plan, Violation};
 pub use policy_options::{
     BatchStep, ComputeMetric, ComputeShareMode, Effort, EffortError, LatencyModel, Objective,
     PolicyOptions, UnknownOptionValue,
+};
+pub use preprocess::{
+    Channels, CropRounding, ImageFilter, ImageLayout, ImagePreprocess, Postprocess, Preprocess,
+    Processing, Resize,
 };
 pub use priority::{Priority, PriorityError};
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};

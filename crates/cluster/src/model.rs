@@ -1,12 +1,12 @@
 //! Registered models.
 
-use std::{collections::BTreeSet, fmt, str::FromStr, time::Duration};
+use std::{collections::BTreeSet, fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ArtifactDigest, Dim, MinReplicas, ModelId, ModelName, Priority, RequestsPerSecond, Shape,
-    TensorSpec, TypicalShapes, VariantOf, WeightedShape,
+    ArtifactDigest, Dim, MinReplicas, ModelId, ModelName, Priority, Processing, RequestsPerSecond,
+    Shape, TensorSpec, TypicalShapes, VariantOf, WeightedShape,
 };
 
 /// The index of a model in a [`Problem`](crate::Problem).
@@ -52,6 +52,8 @@ pub struct ModelSpec {
     pub max_cold_wait: Option<Duration>,
     /// The family that the model is a variant of, and its accuracy; none if it is in no family.
     pub variant: Option<VariantOf>,
+    /// What the gateway makes of inputs that clients send as they have them, and of outputs.
+    pub processing: Arc<Processing>,
 }
 
 /// The part that a model's reserved rate has beside the measured one in the rate that placement plans for.
@@ -156,6 +158,10 @@ impl ModelSpec {
             ("max_batch_size", this.max_batch_size == that.max_batch_size),
             ("inputs", takes_as(&this.inputs, &that.inputs)),
             ("outputs", this.outputs == that.outputs),
+            (
+                "preprocess",
+                self.processing.preprocess == other.processing.preprocess,
+            ),
         ]
         .into_iter()
         .find_map(|(field, is_equal)| (!is_equal).then_some(field))
@@ -192,7 +198,8 @@ impl ModelSpec {
                 problem: format!("expected at most {} ms", Self::MAX_SLO.as_millis()),
             });
         }
-        self.program.validate()
+        self.program.validate()?;
+        self.processing.validate(&self.program)
     }
 }
 
@@ -661,6 +668,7 @@ mod tests {
             queue_limit: None,
             max_cold_wait: None,
             variant: None,
+            processing: Arc::default(),
         }
     }
 

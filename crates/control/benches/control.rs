@@ -106,6 +106,7 @@ fn spec(number: usize) -> ModelSpec {
         queue_limit: None,
         max_cold_wait: None,
         variant: None,
+        processing: std::sync::Arc::default(),
     }
 }
 

@@ -260,9 +260,12 @@ fn read_output(
     let place = format!("outputs[{index}].");
     check_length(&format!("{place}name"), &output.name, limits.name_bytes)?;
     let parameters = Parameters::new(&output.parameters, &place);
-    let unsupported = "classification is not supported: request the output itself";
-    parameters.refuse("classification", unsupported)?;
+    let classes = parameters.unsigned("classification")?;
+    let classes = classes.map(u32::try_from).transpose();
+    let classes = classes.map_err(|e| parameters.error("classification", &e.to_string()))?;
     Ok(OutputRequest {
+        // Clients write 0 for none.
+        classes: classes.filter(|classes| *classes > 0),
         range: parameters.range(limits)?,
         name: output.name,
         form: None,

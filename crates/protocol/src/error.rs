@@ -156,6 +156,8 @@ pub enum RequestError {
     DuplicateOutput { name: String },
     #[error("output {name:?}: {datatype} has no JSON form: request it with binary_data")]
     BinaryOnlyOutput { name: String, datatype: Datatype },
+    #[error("output {name:?}: classification: {problem}")]
+    NoClasses { name: String, problem: &'static str },
     #[error("with Inference-Header-Content-Length 0 the body must be one raw tensor: {0}")]
     Raw(String),
 }

@@ -37,6 +37,8 @@ pub struct RequestedOutput {
     pub form: Form,
     /// The place in shared memory into which it is written.
     pub range: Option<RegionRange>,
+    /// The number of best classes of each row that are sent in its place.
+    pub classes: Option<u32>,
 }
 
 impl InferRequest {
@@ -69,12 +71,26 @@ impl InferRequest {
         limits: &Limits,
         regions: &mut dyn Regions,
     ) -> Result<Self, RequestError> {
-        let message = if header_length == Some(0) {
-            raw_request(body, program)?
-        } else {
-            RequestMessage::parse_with(body, header_length, limits, regions)?
-        };
+        let message = Self::read_message(body, header_length, program, limits, regions)?;
         Self::check(message, program)
+    }
+
+    /// Reads a request as [`InferRequest::parse_with`] does, but without the check against the signature of its model.
+    ///
+    /// # Errors
+    /// As [`InferRequest::parse_with`].
+    pub fn read_message(
+        body: ByteRope,
+        header_length: Option<u64>,
+        program: &Program,
+        limits: &Limits,
+        regions: &mut dyn Regions,
+    ) -> Result<RequestMessage, RequestError> {
+        if header_length == Some(0) {
+            return raw_request(body, program);
+        }
+        let message = RequestMessage::parse_with(body, header_length, limits, regions);
+        Ok(message?)
     }
 
     /// Checks a request against the signature of its model.
@@ -210,12 +226,30 @@ fn check_outputs(
     default: Option<Form>,
     program: &Program,
 ) -> Result<Vec<RequestedOutput>, RequestError> {
-    let output_of = |index: usize, form: Option<Form>, range: Option<RegionRange>| {
+    let output_of = |index: usize, asked: Option<&OutputRequest>| {
+        let form = asked.and_then(|asked| asked.form);
+        let range = asked.and_then(|asked| asked.range.clone());
+        let classes = asked.and_then(|asked| asked.classes);
+        let spec = &program.outputs[index];
+        if classes.is_some() {
+            check_classes(spec, range.as_ref())?;
+            let form = form.or(default).unwrap_or(Form::Json);
+            return Ok(RequestedOutput {
+                index,
+                form,
+                range,
+                classes,
+            });
+        }
         if range.is_some() {
             let form = Form::Shared;
-            return Ok(RequestedOutput { index, form, range });
+            return Ok(RequestedOutput {
+                index,
+                form,
+                range,
+                classes,
+            });
         }
-        let spec = &program.outputs[index];
         let form = match (form.or(default), has_json_form(spec)) {
             (Some(Form::Json), false) => {
                 let name = spec.name.clone();
@@ -227,11 +261,16 @@ fn check_outputs(
             (None, false) => Form::Binary,
             (form, _) => form.unwrap_or(Form::Json),
         };
-        Ok(RequestedOutput { index, form, range })
+        Ok(RequestedOutput {
+            index,
+            form,
+            range,
+            classes,
+        })
     };
     if requested.is_empty() {
         return (0..program.outputs.len())
-            .map(|index| output_of(index, None, None))
+            .map(|index| output_of(index, None))
             .collect();
     }
     let mut outputs: Vec<RequestedOutput> = Vec::with_capacity(requested.len());
@@ -246,9 +285,24 @@ fn check_outputs(
         if outputs.iter().any(|other| other.index == index) {
             return Err(RequestError::DuplicateOutput { name: name() });
         }
-        outputs.push(output_of(index, output.form, output.range.clone())?);
+        outputs.push(output_of(index, Some(output))?);
     }
     Ok(outputs)
+}
+
+/// Checks that an output has scores of classes.
+fn check_classes(spec: &TensorSpec, range: Option<&RegionRange>) -> Result<(), RequestError> {
+    let refused = |problem| {
+        let name = spec.name.clone();
+        Err(RequestError::NoClasses { name, problem })
+    };
+    if range.is_some() {
+        return refused("it is written to shared memory, where names of classes do not go");
+    }
+    if !spec.datatype.is_float() || spec.shape.is_empty() {
+        return refused("scores of classes are a list of FP16, BF16, FP32 or FP64");
+    }
+    Ok(())
 }
 
 fn has_json_form(spec: &TensorSpec) -> bool {

@@ -23,6 +23,8 @@ pub struct OutputRequest {
     pub form: Option<Form>,
     /// The place in shared memory into which the output is written; then the response has no data of it.
     pub range: Option<RegionRange>,
+    /// The number of best classes of each row that the response has in place of the output (`classification`).
+    pub classes: Option<u32>,
 }
 
 /// An inference request, as a client sends it.
@@ -230,6 +232,7 @@ fn read_output(
     limits: &Limits,
 ) -> Result<OutputRequest, MessageError> {
     let (mut name, mut form, mut range) = (None, None, RangeParameters::default());
+    let mut classes = None;
     cursor.object(|cursor, key| match key {
         "name" => {
             let field = path.member("name");
@@ -244,13 +247,10 @@ fn read_output(
             &path.member("parameters"),
             |cursor, key, field| match key {
                 "binary_data" => set_once(&mut form, field, read_form(cursor, field)?),
-                "classification" => match cursor.raw_value()? {
-                    "0" => Ok(()),
-                    _ => Err(field_error(
-                        field,
-                        "classification is not supported: request the output itself",
-                    )),
-                },
+                "classification" => {
+                    let count = cursor.read().map_err(|e| field_error(field, &e))?;
+                    set_once(&mut classes, field, count)
+                }
                 _ => match range.read(cursor, key, limits.name_bytes) {
                     Ok(true) => Ok(()),
                     Ok(false) => Ok(cursor.skip()?),
@@ -264,7 +264,13 @@ fn read_output(
     let range = range
         .finish()
         .map_err(|problem| field_error(*path, &problem))?;
-    Ok(OutputRequest { name, form, range })
+    Ok(OutputRequest {
+        name,
+        form,
+        range,
+        // Clients write 0 for none.
+        classes: classes.filter(|classes| *classes > 0),
+    })
 }
 
 #[derive(Serialize)]
@@ -309,17 +315,20 @@ struct EncodedOutput<'a> {
 struct EncodedOutputParameters<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     binary_data: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    classification: Option<u32>,
     #[serde(flatten)]
     range: Option<EncodedRange<'a>>,
 }
 
 impl<'a> EncodedOutputParameters<'a> {
     fn new(output: &'a OutputRequest) -> Option<Self> {
-        if output.form.is_none() && output.range.is_none() {
+        if output.form.is_none() && output.range.is_none() && output.classes.is_none() {
             return None;
         }
         Some(Self {
             binary_data: output.form.map(|form| form == Form::Binary),
+            classification: output.classes,
             range: output.range.as_ref().map(|range| EncodedRange {
                 region: &range.region,
                 offset: range.offset,

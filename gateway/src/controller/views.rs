@@ -94,6 +94,8 @@ impl Task {
             sticky: split.sticky,
             inputs: spec.program.inputs.clone(),
             outputs: spec.program.outputs.clone(),
+            preprocess: spec.processing.preprocess.clone(),
+            postprocess: spec.processing.postprocess.clone(),
             profiled_on: kinds(ProfileSource::Measured),
             estimated_on: kinds(ProfileSource::Estimated),
             measuring_failed_on: controller.measuring_failed_on(id).cloned().collect(),

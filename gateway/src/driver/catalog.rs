@@ -142,7 +142,8 @@ impl Catalog {
         let (one, other) = (&model.spec.program, &former.spec.program);
         let are_alike = one.inputs == other.inputs
             && one.outputs == other.outputs
-            && one.batches() == other.batches();
+            && one.batches() == other.batches()
+            && model.spec.processing.preprocess == former.spec.processing.preprocess;
         are_alike.then(|| Arc::clone(former))
     }
 

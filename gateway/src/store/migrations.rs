@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 19] = migrations![
+const FILES: [(&str, &str, &str); 20] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -35,6 +35,7 @@ const FILES: [(&str, &str, &str); 19] = migrations![
     "0017" "min_replicas",
     "0018" "measurements",
     "0019" "max_cold_wait",
+    "0020" "preprocess",
 ];
 
 /// Brings a database to this version's tables.

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use packhorse_cluster::{
-    Generation, MinReplicas, ModelId, ModelSpec, Percent, Priority, Program, RequestsPerSecond,
-    VariantOf,
+    Generation, MinReplicas, ModelId, ModelSpec, Percent, Priority, Processing, Program,
+    RequestsPerSecond, VariantOf,
 };
 use packhorse_control::record::ModelRecord;
 use packhorse_estimator::OperatorGraph;
@@ -57,7 +57,7 @@ impl Store {
     pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
-             m.priority, m.min_replicas, m.queue_limit, m.max_cold_wait_ms, m.family, m.accuracy_pct, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             m.priority, m.min_replicas, m.queue_limit, m.max_cold_wait_ms, m.family, m.accuracy_pct, m.processing, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
              FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
         .fetch_all(&self.pool)
@@ -139,8 +139,8 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     let program = &spec.program;
     let done = sqlx::query(
         "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
-         queue_limit, family, accuracy_pct, priority, min_replicas, max_cold_wait_ms, failure, after_plan, created_ms) \
-         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, NULL, COALESCE(MAX(generation), 0), $16 FROM plans",
+         queue_limit, family, accuracy_pct, priority, min_replicas, max_cold_wait_ms, processing, failure, after_plan, created_ms) \
+         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, NULL, COALESCE(MAX(generation), 0), $17 FROM plans",
     )
     .bind(program.model.name.to_string())
     .bind(i64::from(program.model.version.get()))
@@ -157,6 +157,7 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(i64::from(u32::from(spec.priority)))
     .bind(i64::from(u32::from(spec.min_replicas)))
     .bind(spec.max_cold_wait.map(whole_millis))
+    .bind(processing(spec))
     .bind(unix_ms())
     .execute(&mut **transaction)
     .await;
@@ -170,6 +171,11 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
         }
         Err(e) => Err(InsertModelError::Store(e.into())),
     }
+}
+
+/// Returns what is declared of inputs and outputs; `None` if nothing is.
+fn processing(spec: &ModelSpec) -> Option<String> {
+    (!spec.processing.is_empty()).then(|| to_json(&*spec.processing))
 }
 
 fn whole_millis(time: Duration) -> i64 {
@@ -246,6 +252,12 @@ fn read_variant(row: &SqliteRow) -> Result<Option<VariantOf>, StoreError> {
     }))
 }
 
+fn read_processing(row: &SqliteRow) -> Result<Arc<Processing>, StoreError> {
+    let text = row.try_get::<Option<String>, _>("processing")?;
+    let read = text.map_or_else(|| Ok(Arc::default()), |text| serde_json::from_str(&text));
+    read.map_err(|e| StoreError::unreadable("models", "processing")(e.into()))
+}
+
 fn millis(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
@@ -296,6 +308,7 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
             queue_limit,
             max_cold_wait: max_cold_wait.map(Duration::from_millis),
             variant: read_variant(row)?,
+            processing: read_processing(row)?,
         },
         artifact_bytes: unsigned(row, "artifacts", "artifact_bytes")?,
         failure: row.try_get("failure")?,

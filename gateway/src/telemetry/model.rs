@@ -19,7 +19,7 @@ use super::{
     otel::{RequestIdentity, Tracer},
     paused_tenants::PausedTenants,
     request_log::{
-        BatchOutcome, BatchRecord, BatchStages, ModelNumber, ReplicaNumber, RequestBatch,
+        BatchOutcome, BatchRecord, BatchStages, Micros, ModelNumber, ReplicaNumber, RequestBatch,
         RequestCourse, RequestLog, RequestRecord,
     },
     request_texts::TextPlace,
@@ -33,6 +33,8 @@ use crate::clock::Clock;
 pub(crate) enum Stage {
     /// The time from the head of the HTTP request to the complete, valid request.
     Receive,
+    /// The time in which pictures became tensors, of a request that had any; a part of that in which it was received.
+    Decode,
     /// The time from then until the driver took the request from its inbox.
     Inbox,
     /// The time from then until the weights of the model were on the device, of a request that found them elsewhere.
@@ -56,8 +58,9 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub(super) const ALL: [(Self, &'static str); 11] = [
+    pub(super) const ALL: [(Self, &'static str); 12] = [
         (Self::Receive, "receive"),
+        (Self::Decode, "decode"),
         (Self::Inbox, "inbox"),
         (Self::Load, "load"),
         (Self::Batch, "batch"),
@@ -455,6 +458,9 @@ impl ModelTelemetry {
         if request.for_family {
             let rows = self.count_arrival(now, request.receive, request.rows);
             self.rows_for_family.fetch_add(rows, Relaxed);
+        }
+        if course.decode != Micros::default() {
+            self.observe(Stage::Decode, course.decode.into());
         }
         let latency = now.saturating_since(request.arrived);
         let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;

@@ -90,6 +90,8 @@ pub(crate) struct RequestBatch {
 pub(crate) struct RequestCourse {
     /// The batch that it was last in.
     pub(crate) batch: Option<RequestBatch>,
+    /// The time in which its pictures became tensors, a part of that in which it was received.
+    pub(crate) decode: Micros,
     /// The time in the driver's inbox.
     pub(crate) inbox: Micros,
     /// The time from then until the weights of the model were on the device.

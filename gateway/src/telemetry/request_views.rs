@@ -110,7 +110,7 @@ fn view(
     let mut stages_ms = stages_view(request.receive.as_ms(), &request.course);
     if request.course.batch.is_none() && request.outcome != RequestOutcome::Answered {
         // A request that was in no batch has spent the rest of its time in the queue.
-        stages_ms.queue = request.latency.as_ms() - stages_ms.receive;
+        stages_ms.queue = request.latency.as_ms() - request.receive.as_ms();
     }
     RequestView {
         id,
@@ -134,7 +134,8 @@ fn view(
 pub(crate) fn stages_view(receive_ms: f64, course: &RequestCourse) -> RequestStages {
     let stages = &course.stages;
     RequestStages {
-        receive: receive_ms,
+        receive: (receive_ms - course.decode.as_ms()).max(0.0),
+        decode: course.decode.as_ms(),
         load: course.load.as_ms(),
         batch: course.batch_wait.as_ms(),
         queue: course.queue.as_ms(),

@@ -167,6 +167,7 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
         queue_limit: None,
         max_cold_wait: None,
         variant: None,
+        processing: std::sync::Arc::default(),
     }
 }
 

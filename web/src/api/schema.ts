@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 b60bdfad34feba874e68213920700ac717b289f1aa19712a89f70b91a630566e) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 d761112e8d1de980d0c631da81139e9b78815dfd7e3cc717767a1e2fa6a2aa9a) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -293,7 +293,15 @@ export interface components {
             name: string;
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
+            /** @description What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names. */
+            postprocess?: {
+                [key: string]: components["schemas"]["Postprocess"];
+            };
             predicted?: components["schemas"]["PredictedGoodputView"] | null;
+            /** @description What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP. */
+            preprocess?: {
+                [key: string]: components["schemas"]["Preprocess"];
+            };
             /**
              * Format: int32
              * @description The priority over other models, 0 to 9.
@@ -390,6 +398,11 @@ export interface components {
             /** @description The node's name. */
             removed: string;
         } & components["schemas"]["Consequences"];
+        /**
+         * @description The order of the channels of a pixel.
+         * @enum {string}
+         */
+        Channels: "RGB" | "BGR";
         /** @description A model from which a change takes a part of its planned goodput. */
         Consequence: {
             /**
@@ -422,6 +435,11 @@ export interface components {
             /** @description The key, for `Authorization: Bearer`. */
             key: string;
         };
+        /**
+         * @description Where a crop lies if the pixels left and right of it cannot be as many.
+         * @enum {string}
+         */
+        CropRounding: "half-even" | "floor";
         /** @description The cure of a finding. */
         Cure: {
             preview?: components["schemas"]["PlanPreviewRequest"] | null;
@@ -796,6 +814,42 @@ export interface components {
              * @default null
              */
             utilization_pct: number | null;
+        };
+        /**
+         * @description The filter of a resize, with the support that Pillow gives it.
+         * @enum {string}
+         */
+        ImageFilter: "bilinear" | "bicubic";
+        /**
+         * @description The order of the dimensions of a picture.
+         * @enum {string}
+         */
+        ImageLayout: "NCHW" | "NHWC";
+        /** @description The way from a picture to a row of a tensor: resize, crop, rescale, normalise. The pixels are those of Pillow to the bit. */
+        ImagePreprocess: {
+            /** @description The order of the channels. */
+            channels?: components["schemas"]["Channels"];
+            /** @description The height and width of the crop from the middle; without it the whole picture, which `resize.exact` must then give its size. */
+            crop?: number[] | null;
+            /** @description Where the crop lies if what is left cannot be halved. */
+            crop_rounding?: components["schemas"]["CropRounding"];
+            /** @description True if the picture is turned as its EXIF orientation says. Pillow's `Image.open` and torchvision leave it as it is. */
+            exif?: boolean;
+            /** @description The filter of the resize. */
+            filter?: components["schemas"]["ImageFilter"];
+            /** @description The order of the dimensions. */
+            layout?: components["schemas"]["ImageLayout"];
+            /** @description What is subtracted from each channel after that, in the order of `channels`. */
+            mean?: number[];
+            /**
+             * Format: double
+             * @description The factor of the pixels, which are 0 to 255.
+             */
+            rescale?: number;
+            /** @description The size to which the picture is brought. */
+            resize: components["schemas"]["Resize"];
+            /** @description What each channel is divided by after that, in the order of `channels`. */
+            std?: number[];
         };
         /** @description The outcome of an import of profiles. */
         ImportedProfiles: {
@@ -1261,6 +1315,14 @@ export interface components {
             name: string;
             /** @description The outputs, in the order of the program's results. Shapes include the batch dimension. */
             outputs: components["schemas"]["TensorSpec"][];
+            /** @description What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names. */
+            postprocess?: {
+                [key: string]: components["schemas"]["Postprocess"];
+            };
+            /** @description What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP. */
+            preprocess?: {
+                [key: string]: components["schemas"]["Preprocess"];
+            };
             /**
              * Format: int32
              * @description The priority over other models, 0 to 9: where devices do not suffice for all, a plan serves models of a higher priority first, and what a
@@ -1371,7 +1433,15 @@ export interface components {
             name: string;
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
+            /** @description What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names. */
+            postprocess?: {
+                [key: string]: components["schemas"]["Postprocess"];
+            };
             predicted?: components["schemas"]["PredictedGoodputView"] | null;
+            /** @description What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP. */
+            preprocess?: {
+                [key: string]: components["schemas"]["Preprocess"];
+            };
             /**
              * Format: int32
              * @description The priority over other models, 0 to 9.
@@ -1727,6 +1797,18 @@ export interface components {
             /** @description The placement policy. */
             policy: string;
         };
+        /** @description What the gateway makes of an output: the best classes of each row. */
+        Postprocess: {
+            /** @description The names of the classes, in the order of the output. */
+            labels?: string[];
+            /** @description True if the scores of classes are the softmax of the output's rows, which are then logits. */
+            softmax?: boolean;
+            /**
+             * Format: int32
+             * @description The number of classes that a request without JSON is answered.
+             */
+            top_k: number;
+        };
         /** @description The goodput of a model, predicted for the requests that arrived, and observed. Each request counts as many times as it has rows. */
         PredictedGoodputView: {
             /**
@@ -1750,6 +1832,11 @@ export interface components {
              * @description The requests per second that the plan expected to be answered within the SLO.
              */
             predicted_rps: number;
+        };
+        /** @description What the gateway makes of an input that a client sends as it has it. */
+        Preprocess: components["schemas"]["ImagePreprocess"] & {
+            /** @enum {string} */
+            kind: "image";
         };
         /** @description Devices to add or to take away. */
         PreviewDevices: {
@@ -2059,6 +2146,11 @@ export interface components {
             copy_out: number;
             /**
              * Format: double
+             * @description The time in which its pictures became tensors.
+             */
+            decode: number;
+            /**
+             * Format: double
              * @description From then until the weights of the model were on the device, where they were not when the request came.
              */
             load: number;
@@ -2074,7 +2166,7 @@ export interface components {
             queue: number;
             /**
              * Format: double
-             * @description From the head of the HTTP request to the complete, valid request.
+             * @description From the head of the HTTP request to the complete, valid request, without `decode`.
              */
             receive: number;
             /**
@@ -2136,6 +2228,17 @@ export interface components {
          * @enum {string}
          */
         Residency: "resident" | "warm" | "cold";
+        /** @description The size to which a picture is brought. */
+        Resize: {
+            /**
+             * Format: int32
+             * @description The shorter side, in pixels; the longer one keeps the ratio, rounded down.
+             */
+            shortest: number;
+        } | {
+            /** @description The height and the width, in pixels, whatever the ratio. */
+            exact: number[];
+        };
         /** @description The response to `GET /v2/health/live`. */
         ServerLive: {
             /** @description True if the server answers at all. */

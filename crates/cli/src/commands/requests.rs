@@ -114,6 +114,7 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
         "LATENCY MS",
         "SLO MS",
         "RECEIVE",
+        "DECODE",
         "LOAD",
         "BATCH",
         "QUEUE",
@@ -141,6 +142,7 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
             format_number(request.latency_ms),
             format_number(request.slo_ms),
             format_number(stages.receive),
+            format_number(stages.decode),
             format_number(stages.load),
             format_number(stages.batch),
             format_number(stages.queue),
@@ -193,6 +195,7 @@ fn print_whole(request: &RequestView) -> anyhow::Result<()> {
     let stages = &request.stages_ms;
     let parts = [
         ("receive", stages.receive),
+        ("decode", stages.decode),
         ("load", stages.load),
         ("batch", stages.batch),
         ("queue", stages.queue),

@@ -2,8 +2,8 @@
 
 use packhorse_api::{Changed, ModelView, ProfilingView, ReplicaView, WeightsView};
 use packhorse_cluster::{
-    ByteCount, MinReplicas, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec,
-    TypicalShapes, WeightedShape, WorkerKind,
+    ByteCount, ImagePreprocess, MinReplicas, Preprocess, RateMode, ReplicaState, RequestsPerSecond,
+    Residency, Resize, TensorSpec, TypicalShapes, WeightedShape, WorkerKind,
 };
 use packhorse_terminal::{
     context::Context,
@@ -149,6 +149,18 @@ fn print_text(model: &ModelView) -> anyhow::Result<()> {
             table.add_row([side, &tensor_text(spec)]);
         }
     }
+    for (name, Preprocess::Image(image)) in &model.preprocess {
+        table.add_row(["pictures", &format!("{name}: {}", picture_text(image))]);
+    }
+    for (name, declared) in &model.postprocess {
+        let (softmax, labels) = (declared.softmax, declared.labels.len());
+        let softmax = if softmax { ", softmax" } else { "" };
+        let text = format!(
+            "{name}: the best {} of each row{softmax}, {labels} names",
+            declared.top_k
+        );
+        table.add_row(["classes", &text]);
+    }
     for kind in &model.profiled_on {
         table.add_row(["profiled on", kind.as_str()]);
     }
@@ -165,6 +177,16 @@ fn print_text(model: &ModelView) -> anyhow::Result<()> {
         table.add_row(["replica", &replica_text(replica)]);
     }
     Ok(output::print_table(&table, "")?)
+}
+
+/// Returns how a picture becomes a tensor, in words.
+fn picture_text(image: &ImagePreprocess) -> String {
+    let resize = match image.resize {
+        Resize::Shortest(side) => format!("shorter side {side}"),
+        Resize::Exact([height, width]) => format!("{height} x {width}"),
+    };
+    let [height, width] = image.size();
+    format!("JPEG, PNG or WebP, resized to {resize}, cropped to {height} x {width}")
 }
 
 /// Returns the rate that a mode plans for, in words.

@@ -43,6 +43,7 @@ fn valid() -> (Vec<u8>, Option<u64>) {
         id: "id".to_owned(),
         inputs: vec![x.unwrap().in_form(Form::Json), s.unwrap()],
         outputs: vec![crate::OutputRequest {
+            classes: None,
             name: "y".to_owned(),
             form: Some(Form::Binary),
             range: Some(crate::RegionRange {

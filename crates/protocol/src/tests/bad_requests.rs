@@ -333,9 +333,9 @@ fn outputs_that_cannot_be_returned_are_refused() {
         r#"output "h": FP16 has no JSON form: request it with binary_data"#,
     );
     refused(
-        &asking(r#"{"name":"y","parameters":{"classification":3}}"#, none),
+        &asking(r#"{"name":"y","parameters":{"classification":-3}}"#, none),
         &pair,
-        "outputs[0].parameters.classification: classification is not supported: request the output itself",
+        "outputs[0].parameters.classification: invalid value: integer `-3`, expected u32",
     );
     refused(
         &asking(r#"{"name":"y","parameters":{"binary_data":1}}"#, none),

@@ -88,7 +88,12 @@ fn range() -> impl Strategy<Value = Option<RegionRange>> {
 
 fn output() -> impl Strategy<Value = OutputRequest> {
     let output = (".{1,12}", form(), range());
-    output.prop_map(|(name, form, range)| OutputRequest { name, form, range })
+    output.prop_map(|(name, form, range)| OutputRequest {
+        classes: form.map(|_| 3),
+        name,
+        form,
+        range,
+    })
 }
 
 /// Returns the body in chunks of these sizes, repeated.

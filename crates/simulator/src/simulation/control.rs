@@ -249,6 +249,7 @@ pub(super) fn model_spec(
         queue_limit: None,
         max_cold_wait: None,
         variant: variant_of(scenario, &model.id),
+        processing: std::sync::Arc::default(),
     }
 }
 

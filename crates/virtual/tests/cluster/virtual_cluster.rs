@@ -341,6 +341,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
         queue_limit: None,
         max_cold_wait: None,
         variant: None,
+        processing: std::sync::Arc::default(),
         priority: Priority::default(),
         min_replicas: MinReplicas::default(),
     }

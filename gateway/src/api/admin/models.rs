@@ -1,6 +1,6 @@
 //! `/v1/models`: registered models.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Extension, Json,
@@ -13,8 +13,8 @@ use packhorse_api::{
     ModelRegistration, ModelView, Promotion, RemovedModel,
 };
 use packhorse_cluster::{
-    ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Percent, Program,
-    VariantOf,
+    ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Percent,
+    Processing, Program, VariantOf,
 };
 use packhorse_control::{Command, CommandError, ModelSpecChange, SplitChange};
 use serde::Deserialize;
@@ -385,6 +385,10 @@ fn parse_registration(
         queue_limit: registration.queue_limit,
         max_cold_wait: registration.max_cold_wait_ms.map(from_ms),
         variant: variant(registration.family, registration.accuracy)?,
+        processing: Arc::new(Processing {
+            preprocess: registration.preprocess,
+            postprocess: registration.postprocess,
+        }),
     };
     spec.validate().map_err(invalid)?;
     Ok((spec, path))

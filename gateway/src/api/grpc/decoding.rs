@@ -4,7 +4,7 @@ use packhorse_grpc::{
     Beginning, Layout, LayoutError, beginning, messages::inference::ModelInferRequest,
     names_region, read_request,
 };
-use packhorse_protocol::{ByteRope, InferRequest, Limits, RequestError};
+use packhorse_protocol::{ByteRope, Limits, RequestError};
 use packhorse_serving::Refusal;
 
 use super::{caller::Caller, unary::decoded};
@@ -116,7 +116,9 @@ pub(super) async fn check(
     let mut inputs = requested.model.spec.program.inputs.iter();
     let scanned = inputs.any(is_scanned).then_some(layout.raw_bytes);
     let looked_at = layout.decoded_bytes + scanned.unwrap_or_default();
-    let is_light = regions.is_err() && looked_at < LARGE_TEXT;
+    // Pictures take longer than their bytes tell.
+    let takes_pictures = !requested.model.spec.processing.preprocess.is_empty();
+    let is_light = regions.is_err() && looked_at < LARGE_TEXT && !takes_pictures;
     let (clock, arrived) = (grpc.data_plane.clock(), arrival.at);
     let body_limit = grpc.limits.body_bytes;
     let parse = move || {
@@ -127,14 +129,14 @@ pub(super) async fn check(
         if may_be_hopeless && requested.is_hopeless(clock.now(), arrived, tenant) {
             return Err(Refusal::CannotMeetDeadline.into());
         }
-        let program = &requested.model.spec.program;
         let mut reader = RegionReader::new(&regions, &mut memory, body_limit);
         let read = read_request(request, &Limits::default(), &mut reader);
         if let Some(exhausted) = reader.exhausted() {
             return Err(exhausted.into());
         }
-        let request = InferRequest::check(read.map_err(RequestError::from)?, program)?;
-        ReceivedRequest::parsed(request, memory, regions, program)
+        let message = read.map_err(RequestError::from)?;
+        let spec = &requested.model.spec;
+        ReceivedRequest::checked(message, memory, regions, spec, (clock, arrived))
     };
     if is_light {
         return parse();

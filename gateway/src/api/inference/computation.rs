@@ -13,12 +13,17 @@ use axum::http::{Extensions, HeaderMap, StatusCode};
 use bytes::Bytes;
 use packhorse_api::ServerTiming;
 use packhorse_cluster::{Datatype, Dim, ModelName, ModelSpec, Program, TensorSpec, Time};
-use packhorse_protocol::{Form, InferRequest, NonFinite, RequestedOutput, Tensor, json_list_bound};
+use packhorse_protocol::{
+    Form, InferRequest, NonFinite, RequestMessage, RequestedOutput, Tensor, TensorError,
+    json_list_bound,
+};
 use packhorse_serving::{Refusal, RequestOutcome, TenantKey};
 
 use super::{
+    classes,
     error::InferenceError,
     model_path::ModelPath,
+    pictures::{has_pictures, make_tensors},
     shared_memory::{SharedMemoryError, TenantRegions},
     state::Inference,
 };
@@ -66,6 +71,8 @@ pub(in crate::api) struct ReceivedRequest {
     pub(in crate::api) memory: Reservation,
     /// The regions of shared memory that its client may use, if the request may name any.
     pub(in crate::api) regions: Result<TenantRegions, SharedMemoryError>,
+    /// The time in which its pictures became tensors.
+    pub(in crate::api) decode: Duration,
 }
 
 /// Returns the reason why the gateway takes no request of a tenant for a model now, as far as that is known without the request.
@@ -111,14 +118,27 @@ pub(in crate::api) fn record_refusal(
 }
 
 impl ReceivedRequest {
-    /// Creates a request that was parsed, in the memory that it was parsed in. That is then the memory of its inputs and of the answer that its model
-    /// declares.
-    pub(in crate::api) fn parsed(
-        request: InferRequest,
+    /// Creates a request that was parsed, in the memory that it was parsed in. Its pictures become tensors, and it is checked against its model. The
+    /// memory is then that of its inputs and of the answer that its model declares.
+    pub(in crate::api) fn checked(
+        mut message: RequestMessage,
         mut memory: Reservation,
         regions: Result<TenantRegions, SharedMemoryError>,
-        program: &Program,
+        spec: &ModelSpec,
+        (clock, arrived): (Clock, Time),
     ) -> Result<Self, InferenceError> {
+        let mut decode = Duration::ZERO;
+        if has_pictures(&message, spec) {
+            let begun = clock.now();
+            let allowed = message
+                .timeout
+                .map_or(spec.slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
+            let has_passed = || clock.now() >= arrived + allowed;
+            make_tensors(&mut message, spec, &mut memory, has_passed)?;
+            decode = clock.now().saturating_since(begun);
+        }
+        let program = &spec.program;
+        let request = InferRequest::check(message, program)?;
         let ranges = request.outputs.iter();
         for range in ranges.filter_map(|output| output.range.as_ref()) {
             regions.clone()?.check(range)?;
@@ -129,6 +149,7 @@ impl ReceivedRequest {
             request,
             memory,
             regions,
+            decode,
         })
     }
 }
@@ -185,6 +206,7 @@ pub(in crate::api) async fn compute(
         request,
         mut memory,
         regions,
+        decode,
     } = received;
     let InferRequest {
         id,
@@ -226,7 +248,9 @@ pub(in crate::api) async fn compute(
             };
             let failure = unanswered.failure.as_ref().map(ToString::to_string);
             let meter = meter.failed_with(failure.unwrap_or_default());
-            meter.end(unanswered.outcome, unanswered.course);
+            let mut course = unanswered.course;
+            course.decode = decode.into();
+            meter.end(unanswered.outcome, course);
             return Err(unanswered.into());
         }
     };
@@ -234,7 +258,10 @@ pub(in crate::api) async fn compute(
         meter: meter.counted_with(&answered.model.telemetry),
         model: Arc::clone(&answered.model),
         slo,
-        course: answered.course,
+        course: RequestCourse {
+            decode: decode.into(),
+            ..answered.course
+        },
     };
     let books = || ending.model.memory.tenant(arrival.tenant);
     let answer = Answer {
@@ -282,12 +309,12 @@ pub(in crate::api) struct Answer {
 }
 
 impl Answer {
-    /// Returns the number of bytes that are looked at one by one, or copied to shared memory.
+    /// Returns the number of bytes that are looked at one by one or number by number, or copied to shared memory.
     pub(in crate::api) fn touched(&self) -> u64 {
         let shared = self
             .requested
             .iter()
-            .filter(|output| output.range.is_some());
+            .filter(|output| output.range.is_some() || output.classes.is_some());
         let copied = shared.map(|output| self.answered[output.index].data.len() as u64);
         let outputs = self.model.spec.program.outputs.iter();
         let scanned = outputs
@@ -300,9 +327,21 @@ impl Answer {
     /// Writes the outputs that are wanted there to shared memory, and returns all of them as tensors in the requested forms.
     pub(in crate::api) fn tensors(&self) -> Result<Vec<Tensor>, InferenceError> {
         let mut outputs = Vec::with_capacity(self.requested.len());
-        for RequestedOutput { index, form, range } in &self.requested {
+        for requested in &self.requested {
+            let RequestedOutput {
+                index,
+                form,
+                range,
+                classes,
+            } = requested;
             let spec = &self.model.spec.program.outputs[*index];
             let rows = &self.answered[*index];
+            if let Some(count) = classes {
+                let declared = self.model.spec.processing.postprocess.get(&spec.name);
+                let best = classes::best(spec, &rows.shape, &rows.data, *count, declared);
+                outputs.push(best.map_err(|e| wrong_output(spec, &e))?.in_form(*form));
+                continue;
+            }
             if let Some(range) = range {
                 self.regions.clone()?.write(range, &rows.data)?;
             }
@@ -318,14 +357,16 @@ impl Answer {
                 data.into(),
             );
             // The size is right, but a BOOL may be neither 0 nor 1.
-            let tensor = tensor.map_err(|e| {
-                let message = format!("output {:?}: {e}", spec.name);
-                InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
-            })?;
+            let tensor = tensor.map_err(|e| wrong_output(spec, &e))?;
             outputs.push(tensor.in_form(*form));
         }
         Ok(outputs)
     }
+}
+
+fn wrong_output(spec: &TensorSpec, error: &TensorError) -> InferenceError {
+    let message = format!("output {:?}: {error}", spec.name);
+    InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
 /// Returns true if every byte of such a tensor is looked at.

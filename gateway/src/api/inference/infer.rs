@@ -9,14 +9,15 @@ use axum::{
 };
 use memchr::memmem;
 use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER};
-use packhorse_cluster::{ModelName, ModelVersion, Program, TensorSpec};
+use packhorse_cluster::{ModelName, ModelVersion, Program, TensorSpec, Time};
 use packhorse_protocol::{
-    ByteRope, Form, InferRequest, InferResponse, Limits, Message, json_list_bound,
+    ByteRope, Form, InferRequest, InferResponse, Limits, Message, RequestMessage, json_list_bound,
 };
 use packhorse_serving::{Refusal, TenantKey};
 
 use super::{
     body::{IncomingBody, Place},
+    classes::CLASS_TEXT,
     compress::compress,
     computation::{
         Answer, Arrival, Computed, LARGE_REQUEST, LARGE_TEXT, REQUEST_BYTES, ReceivedRequest,
@@ -28,12 +29,14 @@ use super::{
     inflate::{Encoding, inflate},
     middleware::identity_of,
     model_path::{ModelPath, request_id},
+    pictures::{has_pictures, is_picture, request_of},
     respond::response,
     shared_memory::{RegionReader, SharedMemoryError, TenantRegions},
     state::Inference,
     work_pool::Party,
 };
 use crate::{
+    clock::Clock,
     driver::{RequestedModel, ServedModel},
     memory::Reservation,
     telemetry::{EndedRequest, RequestCourse},
@@ -46,7 +49,8 @@ use crate::{
 /// parameter `variant` are those of the model that answered, which the header `x-packhorse-model` has as `NAME:VERSION`.
 ///
 /// The body is JSON, or JSON followed by binary tensors; then the header `Inference-Header-Content-Length` contains the length of
-/// the JSON part in bytes. The answer has the forms that the request asks for. With a header `x-packhorse-stages` in the request, it
+/// the JSON part in bytes. A body of `Content-Type: image/...` is a picture, which becomes the only input of a model whose registration declares how
+/// (`preprocess`); it is answered the best classes (`postprocess`). The answer has the forms that the request asks for. With a header `x-packhorse-stages` in the request, it
 /// has the durations of the request's stages in its header `Server-Timing`, in milliseconds.
 #[utoipa::path(
     post, path = "/v2/models/{model}/infer", tag = "inference",
@@ -278,26 +282,43 @@ async fn receive(
         encoding,
         header_length,
         body_limit: inference.limits.body_bytes,
+        is_picture: is_picture(headers) && header_length.is_none(),
         requested: requested.clone(),
+        clock,
+        arrived,
         memory,
-    };
-    // What is copied from shared memory is as large as it pays to copy.
-    if is_small && unparsed.regions.is_err() && json + unparsed.scanned() < LARGE_TEXT {
-        return unparsed.parse();
-    }
-    let parse = move || {
-        // The body and the pool have taken their time.
-        if let Some(refusal) = unparsed.requested.refusal(tenant) {
-            return Err(refusal.into());
-        }
-        if may_be_hopeless && unparsed.requested.is_hopeless(clock.now(), arrived, tenant) {
-            return Err(Refusal::CannotMeetDeadline.into());
-        }
-        unparsed.parse()
     };
     let party = Party {
         model: model.key,
         tenant,
+    };
+    // The body and the pool take their time.
+    let still_wanted = move |requested: &RequestedModel| -> Result<(), InferenceError> {
+        if let Some(refusal) = requested.refusal(tenant) {
+            return Err(refusal.into());
+        }
+        if may_be_hopeless && requested.is_hopeless(clock.now(), arrived, tenant) {
+            return Err(Refusal::CannotMeetDeadline.into());
+        }
+        Ok(())
+    };
+    // What is copied from shared memory is as large as it pays to copy.
+    if is_small && unparsed.regions.is_err() && json + unparsed.scanned() < LARGE_TEXT {
+        let read = unparsed.read()?;
+        if !has_pictures(&read.message, &model.spec) {
+            return read.check();
+        }
+        return inference
+            .pool
+            .parse(party, move || {
+                still_wanted(&read.requested)?;
+                read.check()
+            })
+            .await?;
+    }
+    let parse = move || {
+        still_wanted(&unparsed.requested)?;
+        unparsed.read()?.check()
     };
     inference.pool.parse(party, parse).await?
 }
@@ -335,7 +356,21 @@ struct UnparsedRequest {
     header_length: Option<u64>,
     regions: Result<TenantRegions, SharedMemoryError>,
     body_limit: u64,
+    /// True if the body is a picture.
+    is_picture: bool,
     requested: RequestedModel,
+    clock: Clock,
+    arrived: Time,
+    memory: Reservation,
+}
+
+/// A request that was parsed, and may have pictures in place of tensors.
+struct ReadRequest {
+    message: RequestMessage,
+    regions: Result<TenantRegions, SharedMemoryError>,
+    requested: RequestedModel,
+    clock: Clock,
+    arrived: Time,
     memory: Reservation,
 }
 
@@ -350,8 +385,8 @@ impl UnparsedRequest {
         }
     }
 
-    /// Decompresses and parses the request. The reservation is then that of the inputs and of the declared answer.
-    fn parse(self) -> Result<ReceivedRequest, InferenceError> {
+    /// Decompresses and parses the request.
+    fn read(self) -> Result<ReadRequest, InferenceError> {
         let scanned = self.scanned();
         let Self {
             body,
@@ -359,22 +394,61 @@ impl UnparsedRequest {
             header_length,
             regions,
             body_limit,
+            is_picture,
             requested,
+            clock,
+            arrived,
             mut memory,
         } = self;
-        let program = &requested.model.spec.program;
+        let spec = &requested.model.spec;
         let body = inflate(body, encoding, body_limit, &mut memory)?;
-        let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
-        // The text is made contiguous, and an element of two bytes of text can become one of eight.
-        memory.grow(json + json * widest_input(program) / 2 + scanned)?;
-        let mut reader = RegionReader::new(&regions, &mut memory, body_limit);
-        let limits = Limits::default();
-        let parsed = InferRequest::parse_with(body, header_length, program, &limits, &mut reader);
-        if let Some(exhausted) = reader.exhausted() {
-            return Err(exhausted.into());
-        }
-        let request = parsed?;
-        ReceivedRequest::parsed(request, memory, regions, program)
+        let message = if is_picture {
+            // Its bytes are made contiguous.
+            memory.grow(body.len() as u64)?;
+            request_of(body, spec)?
+        } else {
+            let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
+            // The text is made contiguous, and an element of two bytes of text can become one of eight.
+            memory.grow(json + json * widest_input(&spec.program) / 2 + scanned)?;
+            let mut reader = RegionReader::new(&regions, &mut memory, body_limit);
+            let limits = Limits::default();
+            let program = &spec.program;
+            let read =
+                InferRequest::read_message(body, header_length, program, &limits, &mut reader);
+            if let Some(exhausted) = reader.exhausted() {
+                return Err(exhausted.into());
+            }
+            read?
+        };
+        Ok(ReadRequest {
+            message,
+            regions,
+            requested,
+            clock,
+            arrived,
+            memory,
+        })
+    }
+}
+
+impl ReadRequest {
+    /// Makes tensors of pictures, and checks the request. The reservation is then that of the inputs and of the declared answer.
+    fn check(self) -> Result<ReceivedRequest, InferenceError> {
+        let Self {
+            message,
+            regions,
+            requested,
+            clock,
+            arrived,
+            memory,
+        } = self;
+        ReceivedRequest::checked(
+            message,
+            memory,
+            regions,
+            &requested.model.spec,
+            (clock, arrived),
+        )
     }
 }
 
@@ -416,6 +490,13 @@ impl Answer {
             .iter()
             .filter(|output| output.form == Form::Json);
         let bounds = lists.map(|output| {
+            if let Some(classes) = output.classes {
+                let dims = self.answered[output.index].shape.dims();
+                let rows = dims.iter().rev().skip(1).product::<u64>();
+                return rows
+                    .saturating_mul(classes.into())
+                    .saturating_mul(CLASS_TEXT);
+            }
             let datatype = self.model.spec.program.outputs[output.index].datatype;
             json_list_bound(datatype, self.answered[output.index].data.len() as u64)
         });

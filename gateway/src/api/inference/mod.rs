@@ -5,6 +5,7 @@
 
 pub(in crate::api) mod authorize;
 pub(in crate::api) mod body;
+mod classes;
 mod compress;
 pub(in crate::api) mod computation;
 pub(in crate::api) mod error;
@@ -14,6 +15,7 @@ pub(in crate::api) mod inflate;
 pub(in crate::api) mod middleware;
 pub(in crate::api) mod model;
 pub(in crate::api) mod model_path;
+pub(in crate::api) mod pictures;
 mod respond;
 pub(in crate::api) mod server;
 pub(in crate::api) mod shared_memory;

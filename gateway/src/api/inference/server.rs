@@ -26,7 +26,12 @@ const NAME: &str = "packhorse";
 
 /// The supported extensions of the protocol, by Triton's names. Of `model_repository` there is the index, but no loading, so that it is
 /// not one of them.
-const EXTENSIONS: [&str; 3] = ["binary_tensor_data", "model_configuration", "statistics"];
+const EXTENSIONS: [&str; 4] = [
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "statistics",
+];
 /// The extension that the operator turns on.
 const SYSTEM_SHARED_MEMORY: &str = "system_shared_memory";
 

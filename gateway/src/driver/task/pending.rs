@@ -82,6 +82,7 @@ impl InFlightBatch {
         let waits = self.waits(request.arrived);
         RequestCourse {
             batch: Some(batch),
+            decode: request.course.decode,
             inbox: request.course.inbox,
             load: waits.load.into(),
             batch_wait: waits.batch.into(),

@@ -66,7 +66,11 @@ impl SpanMaker {
             });
         }
         let mut parts = Parts::new(self.clock, context.ids, record.arrived, end);
-        parts.push("read", record.receive.into());
+        let (receive, decode) = (record.receive.into(), Duration::from(course.decode));
+        parts.push("read", Duration::saturating_sub(receive, decode));
+        if !decode.is_zero() {
+            parts.push("decode", decode.min(receive));
+        }
         match &course.batch {
             Some(batch) => {
                 parts.push("inbox", course.inbox.into());

@@ -10,6 +10,7 @@ mod infer;
 mod links;
 mod metadata;
 mod overload;
+mod pictures;
 mod shared_memory;
 mod shutdown;
 mod telemetry;

@@ -120,6 +120,7 @@ pub(crate) fn model(
         queue_limit: None,
         max_cold_wait: None,
         variant: None,
+        processing: std::sync::Arc::default(),
     };
     spec.validate().unwrap();
     spec

@@ -278,6 +278,9 @@ fn spec_of(registration: &EmbeddedRegistration) -> Map<String, Value> {
     }
     spec.insert("inputs".to_owned(), json!(registration.inputs));
     spec.insert("outputs".to_owned(), json!(registration.outputs));
+    if let Value::Object(processing) = json!(registration.processing) {
+        spec.extend(processing);
+    }
     spec
 }
 

@@ -340,7 +340,15 @@ pub(in crate::commands) fn first_unknown(spec: &Map<String, Value>) -> Option<St
 }
 
 /// The fields of a registration in the order of its text.
-const FIELDS: [&str; 5] = ["name", "max_batch_size", "slo_ms", "inputs", "outputs"];
+const FIELDS: [&str; 7] = [
+    "name",
+    "max_batch_size",
+    "slo_ms",
+    "inputs",
+    "outputs",
+    "preprocess",
+    "postprocess",
+];
 /// The fields of a tensor in the order of its text.
 const TENSOR_FIELDS: [&str; 9] = [
     "name",

@@ -303,6 +303,8 @@ fn is_same_program(registered: &ModelView, wanted: &ModelRegistration) -> bool {
         && registered.max_batch_size == wanted.max_batch_size
         && registered.inputs == wanted.inputs
         && registered.outputs == wanted.outputs
+        && registered.preprocess == wanted.preprocess
+        && registered.postprocess == wanted.postprocess
 }
 
 /// Changes what differs in SLO, rate, priority, least number of replicas, queue limit, wait for a load, family and accuracy. Rate, priority, least number of replicas and family are those of the newest version.
