@@ -14,12 +14,12 @@ use std::{
 
 use packhorse_cluster::{Priority, Time};
 
-pub(crate) use self::for_refused::{Beginning, LoadsBefore};
-use self::for_refused::{Paces, SpareRoom};
-
 use crate::{
-    BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey, replica::HeldBatch,
-    waiting_members::WaitingMembers, wakes::Wakes,
+    BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey,
+    refused_loads::{Paces, SpareRoom},
+    replica::HeldBatch,
+    waiting_members::WaitingMembers,
+    wakes::Wakes,
 };
 
 /// The most batches of a device that are away. More are on their way only where batches travel much longer than they compute.

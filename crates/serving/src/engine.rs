@@ -21,7 +21,6 @@ use std::{
 use packhorse_cluster::{Discipline as DisciplineName, Priority, Time};
 use rustc_hash::FxHashMap;
 
-use cold_loads::AskedFor;
 pub use parts::EnginePart;
 
 use crate::{
@@ -33,6 +32,7 @@ use crate::{
     lost_replicas::LostReplicas,
     overloaded_models::OverloadedModels,
     queue::{Queue, QueuedRequest, Ticket},
+    refused_loads::AskedFor,
     replica::WorkerTimes,
     replica_pool::ReplicaPool,
     retry_budget::RetryBudget,

@@ -11,7 +11,10 @@ use std::time::Duration;
 use packhorse_cluster::Time;
 
 use super::{CopyPlace, DevicePool, Residency};
-use crate::ReplicaKey;
+use crate::{
+    ReplicaKey,
+    refused_loads::{Beginning, LoadsBefore, SpareRoom},
+};
 
 /// The time without a batch after which a member is not in use.
 const IDLE: Duration = Duration::from_secs(10);
@@ -24,48 +27,6 @@ const PAUSE_LOADS: u32 = 3;
 
 /// The time without room after which a load is made all the same, as a multiple of the load.
 const PATIENCE_LOADS: u32 = 16;
-
-/// The pace of the loads of a device.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Paces {
-    /// The time until which no member in use gives its room.
-    paused_until: Time,
-}
-
-/// The room of a device for a load.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SpareRoom {
-    /// The bytes that are free, or of members that are not in use.
-    unused: u64,
-    /// Those, and the bytes of members for which nothing waits.
-    waited_for_by_none: u64,
-    /// True if a file is being read.
-    is_reading: bool,
-}
-
-/// The beginning of a load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Beginning {
-    /// Now, and it should be done at this time.
-    Now {
-        /// The time at which it should be done.
-        loaded: Time,
-        /// True if it goes before loads for requests that wait.
-        is_overdue: bool,
-    },
-    /// At this time, if nothing changes before.
-    At(Time),
-    /// Not before something changes.
-    Never,
-}
-
-/// The loads before another one, together.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LoadsBefore {
-    weights: u64,
-    loads: Duration,
-    pauses: Duration,
-}
 
 fn pause_after(load: Duration) -> Duration {
     PAUSE.max(load * PAUSE_LOADS)

@@ -7,20 +7,12 @@ use packhorse_cluster::Time;
 use super::Engine;
 use crate::{
     Action, DeviceKey, ModelKey, Refusal, ReplicaKey,
-    device_pool::{Beginning, CopyPlace, LoadsBefore},
+    device_pool::CopyPlace,
+    refused_loads::{AskedFor, Beginning, LoadsBefore},
 };
 
 /// The most members of a device that are being copied, or loaded from files: one, and the next one behind it, so that neither way waits for the engine.
 const MOST_COPIES: usize = 2;
-
-/// What those are told who cannot wait for a model that is in files only.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct AskedFor {
-    /// The time at which the first of them came.
-    since: Time,
-    /// The time at which one that comes then should be answered.
-    due: Time,
-}
 
 impl Engine {
     /// Returns the time at which the first request of a model could be answered if it is in files only, on all devices with it; `None` if it is in memory.
