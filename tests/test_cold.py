@@ -71,6 +71,9 @@ def test_all_models_answer_from_files_and_memory_stays_below_both_limits(start: 
     assert len(there) + len(ready) + len(files) == COUNT
     assert len(ready) * WEIGHTS_MIB <= HOST_MIB
     loaded = [weights(cluster, name) for name in modules]
+    log = (cluster.folder / "node1" / "pools" / "cpu0" / "worker.log").read_text()
+    assert log.count("the program as it is has answered") == COUNT, "what was verified is not tried once more"
+    assert log.count("program loaded again") >= sum(of["cold_loads"] for of in loaded)
     assert sum(of["cold_loads"] for of in loaded) > COUNT
     assert all(of["cold_load_ms"] > of["load_ms"] or of["residency"] == "cold" for of in loaded)
     waited = [of for of in cluster.admin.get("/v1/requests?limit=1000") if of["stages_ms"]["load"] > 0]

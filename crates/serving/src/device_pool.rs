@@ -5,6 +5,8 @@
 //! is one server: the batches of all members that are away are counted together. Two of them compute side by side where the parts of
 //! the multiprocessors that they use leave room for both, and one after the other otherwise.
 
+mod for_refused;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -13,8 +15,11 @@ use std::{
 use packhorse_cluster::{Priority, Time};
 
 use crate::{
-    BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey, replica::HeldBatch,
-    waiting_members::WaitingMembers, wakes::Wakes,
+    BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey,
+    refused_loads::{Paces, SpareRoom},
+    replica::HeldBatch,
+    waiting_members::WaitingMembers,
+    wakes::Wakes,
 };
 
 /// The most batches of a device that are away. More are on their way only where batches travel much longer than they compute.
@@ -39,6 +44,8 @@ pub(crate) struct DevicePools {
     retries: BTreeSet<(Time, DeviceKey)>,
     /// The models with waiting requests whose weights no device has or gets.
     cold: BTreeSet<ModelKey>,
+    /// The models in files only that are loaded for those who come later, with the times since which they are asked for.
+    asked_for: BTreeSet<(Time, ModelKey)>,
     /// The models that devices are reserved for.
     reserved: BTreeSet<ModelKey>,
     /// The devices at which requests wait of which none would be in time, or for which others are reserved.
@@ -62,6 +69,8 @@ pub(crate) struct DevicePool {
     copies: Vec<ReplicaKey>,
     /// The times at which the last copy from memory, and the last load from a file, should be done.
     copied: Lanes<Time>,
+    /// The pace of loads for requests that were refused.
+    paces: Paces,
     wake: Option<Time>,
     /// True while the engine decides for the device.
     is_deciding: bool,
@@ -113,6 +122,8 @@ pub(crate) struct CopyPlace {
     now: Time,
     /// The bytes that are free, or can be made so.
     bytes: u64,
+    /// The part of them for a load for requests that were refused.
+    spare: SpareRoom,
     /// The times at which what comes before it from memory, and from files, should be there; `None` where too many wait.
     free_at: Lanes<Option<Time>>,
     /// True if the device has batches.
@@ -286,6 +297,12 @@ impl DevicePool {
             makes_room && (member.served || !self.waiting.contains_hopeful(**replica))
         });
         idle.map(|(replica, member)| (*replica, member.weights))
+    }
+
+    /// Returns the bytes that are free, and these.
+    fn free_beside(&self, evictable: u64) -> u64 {
+        let memory = self.memory.saturating_add(evictable);
+        memory.saturating_sub(self.used)
     }
 
     /// Begins to bring a member's weights, for which there is room. Returns the members that make room.
@@ -626,10 +643,8 @@ impl DevicePools {
             let evictable: u64 = pool.evictable().map(|(_, weights)| weights).sum();
             let place = CopyPlace {
                 now,
-                bytes: pool
-                    .memory
-                    .saturating_add(evictable)
-                    .saturating_sub(pool.used),
+                bytes: pool.free_beside(evictable),
+                spare: pool.spare_room(now),
                 free_at: Lanes {
                     memory: free_at(pool, false),
                     disk: free_at(pool, true),
@@ -657,6 +672,20 @@ impl DevicePools {
         }
     }
 
+    /// Returns the models that are loaded for those who come later, the one that is asked for since the longest time first.
+    pub(crate) fn asked_for(&self) -> &BTreeSet<(Time, ModelKey)> {
+        &self.asked_for
+    }
+
+    /// Notes that a model is asked for since a time, or no longer.
+    pub(crate) fn set_asked_for(&mut self, since: Time, model: ModelKey, is_asked_for: bool) {
+        if is_asked_for {
+            self.asked_for.insert((since, model));
+        } else {
+            self.asked_for.remove(&(since, model));
+        }
+    }
+
     /// Takes the pools out whose members are of these models: all members of a pool are, or none is.
     pub(crate) fn split_off(&mut self, models: &BTreeSet<ModelKey>) -> Self {
         let is_of_models = |pool: &DevicePool| {
@@ -670,6 +699,8 @@ impl DevicePools {
         let retries = retries.collect();
         let cold = self.cold.extract_if(.., |model| models.contains(model));
         let cold = cold.collect();
+        let asked_for = { &mut self.asked_for }.extract_if(.., |(_, key)| models.contains(key));
+        let asked_for = asked_for.collect();
         let reserved = { &mut self.reserved }.extract_if(.., |model| models.contains(model));
         let reserved = reserved.collect();
         let unattended = { &mut self.unattended }.extract_if(.., |key| pools.contains_key(key));
@@ -679,6 +710,7 @@ impl DevicePools {
             wakes,
             retries,
             cold,
+            asked_for,
             reserved,
             unattended,
         }
@@ -690,6 +722,7 @@ impl DevicePools {
         self.wakes.absorb(others.wakes);
         self.retries.append(&mut others.retries);
         self.cold.append(&mut others.cold);
+        self.asked_for.append(&mut others.asked_for);
         self.reserved.append(&mut others.reserved);
         self.unattended.append(&mut others.unattended);
     }

@@ -3,6 +3,7 @@
 mod admission;
 mod batches;
 mod blame;
+mod cold_loads;
 mod device_pools;
 mod division;
 mod fairness;
@@ -31,6 +32,7 @@ use crate::{
     lost_replicas::LostReplicas,
     overloaded_models::OverloadedModels,
     queue::{Queue, QueuedRequest, Ticket},
+    refused_loads::AskedFor,
     replica::WorkerTimes,
     replica_pool::ReplicaPool,
     retry_budget::RetryBudget,
@@ -150,8 +152,8 @@ struct Model {
     seen_by_pools: Option<(Option<Time>, Option<u32>)>,
     /// True if a device has the model's weights in its pool.
     is_resident: bool,
-    /// The deadline of a request that was refused because the model is in files only, from which it is then loaded for those that come later.
-    asked_for: Option<Time>,
+    /// What is told to requests that are refused because the model is in files only, from which it is then loaded for those that come later.
+    asked_for: Option<AskedFor>,
 }
 
 impl Model {
@@ -514,6 +516,7 @@ impl Engine {
             .is_some_and(|model| model.limits.is_none() && model.pool.is_empty())
         {
             self.set_wake(key, None);
+            self.no_longer_asked_for(key);
             self.models.remove(&key);
         }
     }

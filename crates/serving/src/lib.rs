@@ -22,6 +22,7 @@ mod overhead_fit;
 mod overloaded_models;
 mod parameters;
 mod queue;
+mod refused_loads;
 mod replica;
 mod replica_pool;
 mod request;

@@ -29,7 +29,10 @@ impl<E: Environment> Cluster<E> {
             return;
         };
         let read = self.settings.disk.map(|disk| disk.load);
-        let from_disk = read.filter(|_| self.shelf(key).cold.contains(&key));
+        let held = self.shelf(key);
+        // What is being copied is in use, and leaves memory for no other.
+        held.warm.remove(&key);
+        let from_disk = read.filter(|_| held.cold.contains(&key));
         let connection = &self.network.connections[key.0 as usize];
         let (place, model) = (connection.place, connection.model);
         let node = &mut self.nodes[connection.node as usize];

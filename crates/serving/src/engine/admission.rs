@@ -49,7 +49,7 @@ impl Engine {
         loop {
             let due = self.due_from_disk(now, request.model);
             let admitted = match due {
-                Some(due) if due > request.load_by => Err(self.ask_for(now, &request, due)),
+                Some(due) if due > request.load_by => Err(self.ask_for(now, request.model)),
                 Some(_) => Ok(Request {
                     deadline: request.deadline.max(request.load_by),
                     ..request
@@ -68,16 +68,6 @@ impl Engine {
             }
             variants += 1;
         }
-    }
-
-    /// Has a model be loaded from its file, although this request cannot wait until then, and returns why it is refused.
-    fn ask_for(&mut self, now: Time, request: &Request, due: Time) -> Refusal {
-        let model = self.model_mut(request.model);
-        let asked_for = model.asked_for.unwrap_or(request.deadline);
-        model.asked_for = Some(asked_for.min(request.deadline));
-        self.tell_pools(now, request.model);
-        let retry_after = due.saturating_since(now);
-        Refusal::Loading { retry_after }
     }
 
     /// Returns the model that answers a request in place of its own, if another one may.

@@ -1,6 +1,6 @@
 //! The engine's pools: which member of a device's pool computes next, and whose weights are copied to the device.
 
-use std::{cmp::Reverse, mem, time::Duration};
+use std::{mem, time::Duration};
 
 use packhorse_cluster::{Priority, Time};
 
@@ -17,9 +17,6 @@ use crate::{
 
 /// The most urgent members, and the most others, that are examined for one that computes next. Bounds a decision.
 const MOST_EXAMINED: usize = 16;
-
-/// The most members of a device that are being copied, or loaded from files: one, and the next one behind it, so that neither way waits for the engine.
-const MOST_COPIES: usize = 2;
 
 /// The next step of a decision about a device.
 enum NextStep {
@@ -156,18 +153,18 @@ impl Engine {
 
     /// Notes if a device has the weights of a model. Returns true if requests of it wait, and no device has them or gets them that may compute the one that
     /// is due first.
-    fn note_residency(&mut self, now: Time, key: ModelKey) -> bool {
+    pub(super) fn note_residency(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
         let first = self.first_due(now, key);
-        let is_wanted = first.is_some() || model.asked_for.is_some();
-        let (mut is_resident, mut is_away) = (false, false);
-        let mut is_attended = !is_wanted;
+        let (mut is_resident, mut is_coming, mut is_away) = (false, false, false);
+        let mut is_attended = first.is_none();
         for (replica, device) in model.pool.members() {
             let Some(place) = { self.pools.get(device) }.and_then(|pool| pool.residency(replica))
             else {
                 continue;
             };
             is_resident |= place == Residency::Resident;
+            is_coming |= place == Residency::Loading;
             is_away |= place == Residency::Away;
             let may_take = first.is_none_or(|(view, first)| view.may_take(first, replica));
             is_attended |= place != Residency::Away && may_take;
@@ -175,28 +172,19 @@ impl Engine {
         let is_cold = is_away && !is_attended;
         let model = self.model_mut(key);
         model.is_resident = is_resident;
-        model.asked_for.take_if(|_| !is_cold);
+        if is_resident || is_coming || !is_away {
+            self.no_longer_asked_for(key);
+        }
         self.pools.set_cold(key, is_cold);
         is_cold
     }
 
-    /// Returns the time at which the first request of a model could be answered if it is in files only, on all devices with it; `None` if it is in memory.
-    pub(super) fn due_from_disk(&self, now: Time, key: ModelKey) -> Option<Time> {
-        let model = self.models.get(&key)?;
-        if !model.pool.is_pooled() {
-            return None;
-        }
-        let mut first: Option<Time> = None;
-        for (replica, device) in model.pool.members() {
-            let loaded = self.pools.get(device)?.due_from_disk(now, replica)?;
-            let compute = model.pool.get(replica)?.expectation(now).compute(1);
-            first = first.into_iter().chain(Some(loaded + compute)).min();
-        }
-        first
-    }
-
     /// Returns the waiting request of a model that is due first; if no member of a pool may take it, one that some may take.
-    fn first_due(&self, now: Time, key: ModelKey) -> Option<(ModelView<'_>, &QueuedRequest)> {
+    pub(super) fn first_due(
+        &self,
+        now: Time,
+        key: ModelKey,
+    ) -> Option<(ModelView<'_>, &QueuedRequest)> {
         let model = &self.models[&key];
         let (_, first) = model.queue.earliest_deadline()?;
         let view = self.view(now, model)?;
@@ -477,69 +465,17 @@ impl Engine {
     }
 
     /// Has the weights of members leave their device.
-    fn evict(&mut self, now: Time, members: Vec<ReplicaKey>) {
+    pub(super) fn evict(&mut self, now: Time, members: Vec<ReplicaKey>) {
         for replica in members {
             self.actions.push_back(Action::Unload { replica });
             self.note_residency(now, self.replicas[&replica]);
         }
     }
-
-    /// Has the weights of models copied that wait for them: those of the highest priority, and among them those that are due first.
-    pub(super) fn load_cold(&mut self, now: Time) {
-        while let Some((replica, device, model)) = self.next_load(now) {
-            self.pools.set_cold(model, false);
-            self.model_mut(model).asked_for = None;
-            let pool = self.pools.get_mut(device).expect("just seen");
-            let evicted = pool.load(now, replica);
-            self.evict(now, evicted);
-            self.actions.push_back(Action::Load { replica });
-        }
-    }
-
-    /// Returns the next member whose weights are to be copied, with its device and model; `None` if none is, or nowhere is room.
-    fn next_load(&mut self, now: Time) -> Option<(ReplicaKey, DeviceKey, ModelKey)> {
-        if self.pools.cold().is_empty() {
-            return None;
-        }
-        let is_asked_for = |key: &ModelKey| self.models[key].asked_for.is_some();
-        let waits = |key: &ModelKey| self.queued(*key) > 0 || is_asked_for(key);
-        let done: Vec<ModelKey> = { self.pools.cold().iter() }
-            .filter(|key| !waits(key))
-            .copied()
-            .collect();
-        for key in done {
-            self.pools.set_cold(key, false);
-        }
-        let places = self.pools.places_for_copies(now, MOST_COPIES);
-        let cold = self.pools.cold().iter();
-        let loads = cold.filter_map(|&key| {
-            let model = &self.models[&key];
-            let first = self.first_due(now, key);
-            let due = first.map(|(_, first)| first.request.deadline);
-            let due = due.or(model.asked_for)?;
-            let may_take =
-                |replica| first.is_none_or(|(view, first)| view.may_take(first, replica));
-            let members = model.pool.members();
-            let members = members.filter(|(replica, _)| may_take(*replica));
-            let places = members.filter_map(|(replica, device)| {
-                let place = places.get(&device)?;
-                let loaded = self.pools.get(device)?.loaded_at(replica, place)?;
-                Some((loaded, place.is_busy, device, replica))
-            });
-            let (loaded, _, device, replica) = places.min()?;
-            let compute = { model.pool.get(replica)? }.expectation(now).compute(1);
-            let late = loaded + compute > due;
-            let order = (late, Reverse(model.priority), due);
-            Some((order, replica, device, key))
-        });
-        let (_, replica, device, key) = loads.min()?;
-        Some((replica, device, key))
-    }
 }
 
 impl DevicePool {
     /// Returns the place of a member's weights.
-    fn residency(&self, replica: ReplicaKey) -> Option<Residency> {
+    pub(super) fn residency(&self, replica: ReplicaKey) -> Option<Residency> {
         self.member(replica).map(|member| member.residency)
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     ShapeClass, TenantKey,
 };
 
+mod cold;
 mod fairness;
 mod neighbours;
 mod parts;

@@ -90,6 +90,7 @@ impl<'a> Bench<'a> {
             batch_size,
             fill,
             verification,
+            verified: _,
         } = started.next().expect("the first program has started");
         let start_took = now() - began;
         if batch_size < options.batch_size {

@@ -32,4 +32,4 @@ pub(crate) use start::{
     LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, prepare_parking,
     release_free_memory, start, start_together, try_outputs,
 };
-pub(crate) use started::{Started, WarmUpSizes};
+pub(crate) use started::{Started, Verified, WarmUpSizes};

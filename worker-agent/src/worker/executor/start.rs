@@ -59,6 +59,7 @@ pub(crate) fn start(
                 batch_size,
                 fill: Fill::Ones,
                 verification: None,
+                verified: None,
             })
         }
         #[cfg(feature = "torch")]

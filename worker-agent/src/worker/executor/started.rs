@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use packhorse_cluster::Verification;
 
-use super::{fill::Fill, stages::Executor};
+use super::{error::StartError, fill::Fill, stages::Executor};
 
 /// The batch sizes that a GPU runs before the first batch that counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,15 @@ pub(crate) enum WarmUpSizes {
     PowersOfTwo,
     /// All sizes, so that no size runs for the first time while a request waits.
     All,
+}
+
+/// A program that was verified on this device and whose weights may leave memory: it is loaded again without being tried once more.
+pub(crate) trait Verified: Send + Sync {
+    /// Loads the program, and runs it once. What was found of it when it was verified is not told again.
+    ///
+    /// # Errors
+    /// It cannot be loaded any more, or does not run.
+    fn load_again(&self) -> Result<Started, StartError>;
 }
 
 /// An executor that is ready.
@@ -25,4 +34,6 @@ pub(crate) struct Started {
     pub(crate) fill: Fill,
     /// The comparison of the answers with those of the program as it is; `None` if it was not wanted, or nothing was rewritten.
     pub(crate) verification: Option<Verification>,
+    /// The program as one that may leave memory; `None` if it keeps its weights there.
+    pub(crate) verified: Option<Arc<dyn Verified>>,
 }

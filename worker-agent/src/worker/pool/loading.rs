@@ -18,7 +18,7 @@ use packhorse_worker_agent::handoff::{ExecutorChoice, MemberTask, WorkNote, Work
 use crate::{
     clock::now,
     device_turns::DeviceTurns,
-    executor::{self, Executor, StartError, Started, WarmUpSizes},
+    executor::{self, Executor, StartError, Started, Verified, WarmUpSizes},
     process_memory,
     residency::Residency,
     status_reporter::StatusReporter,
@@ -44,7 +44,7 @@ pub(super) enum Purpose {
     /// A member begins, whose reports these are.
     Begin(StatusReporter),
     /// A member that has left memory is asked for, by one who waits for this.
-    Again(SyncSender<Result<FromFile, StartError>>),
+    Again(Arc<dyn Verified>, SyncSender<Result<FromFile, StartError>>),
 }
 
 /// The outcome of a load.
@@ -79,7 +79,7 @@ impl Waiting {
         let is_first_begin = |other: &Load| matches!(other.purpose, Purpose::Begin(_));
         let place = match load.purpose {
             Purpose::Begin(_) => loads.len(),
-            Purpose::Again(_) => loads.iter().position(is_first_begin).unwrap_or(loads.len()),
+            Purpose::Again(..) => loads.iter().position(is_first_begin).unwrap_or(loads.len()),
         };
         loads.insert(place, load);
         self.added.notify_one();
@@ -132,12 +132,17 @@ impl Loading {
     ///
     /// # Errors
     /// It cannot be served any more.
-    pub(super) fn load_again(&self, task: &MemberTask, start: u64) -> Result<FromFile, StartError> {
+    pub(super) fn load_again(
+        &self,
+        task: &MemberTask,
+        start: u64,
+        verified: Arc<dyn Verified>,
+    ) -> Result<FromFile, StartError> {
         let (sender, loaded) = mpsc::sync_channel(1);
         self.0.add(Load {
             task: task.clone(),
             start,
-            purpose: Purpose::Again(sender),
+            purpose: Purpose::Again(verified, sender),
         });
         let loaded = loaded.recv();
         loaded.unwrap_or_else(|_| Err(StartError::transient("the worker ends")))
@@ -167,9 +172,10 @@ impl Load {
         let before = Memory::now();
         let turn = DeviceTurns::new(execution.device_lock.as_deref()).start();
         let begin = now();
-        let started = match gone {
-            Some(error) => Err(error),
-            None => executor::start(execution, *batch_size, WarmUpSizes::All),
+        let started = match (gone, &self.purpose) {
+            (Some(error), _) => Err(error),
+            (None, Purpose::Begin(_)) => executor::start(execution, *batch_size, WarmUpSizes::All),
+            (None, Purpose::Again(verified, _)) => verified.load_again(),
         };
         let took = now() - begin;
         drop(turn);
@@ -191,7 +197,7 @@ impl Load {
 
     /// Gives the outcome to the one who waits for it. Returns it if it is the member's.
     fn pass_on(self, loaded: Loaded) -> Option<Loaded> {
-        let Purpose::Again(sender) = self.purpose else {
+        let Purpose::Again(_, sender) = self.purpose else {
             return Some(loaded);
         };
         let took = loaded.took;

@@ -232,7 +232,11 @@ impl Member {
         }
         let (task, start) = (task.clone(), self.start);
         let loading = shared.loading.clone();
-        let load_again = Box::new(move || loading.load_again(&task, start));
+        let verified = started.verified.take();
+        let load_again = Box::new(move || match &verified {
+            Some(verified) => loading.load_again(&task, start, Arc::clone(verified)),
+            None => Err(StartError::permanent("it never leaves memory")),
+        });
         let executor = Arc::clone(&started.executor);
         let stored = StoredProgram::new(FromFile { executor, took }, load_again);
         let stored = Arc::new(stored);

@@ -45,7 +45,7 @@ pub(super) struct Devices {
     on_disk: BTreeMap<ReplicaKey, Duration>,
     /// The times at which each device has loaded from files what it was told to.
     read: Vec<Time>,
-    refused: Vec<(RequestKey, Refusal)>,
+    pub(super) refused: Vec<(RequestKey, Refusal)>,
     /// The number of copies that the workers refuse from now on.
     refusals: u32,
     pub(super) evicted: Vec<u32>,
@@ -168,7 +168,7 @@ impl Devices {
     }
 
     /// Has the weights of a replica be in a file only, from which they are loaded in this time, or in memory.
-    fn keep(&mut self, replica: ReplicaKey, in_file: Option<Duration>) {
+    pub(super) fn keep(&mut self, replica: ReplicaKey, in_file: Option<Duration>) {
         let was_on_disk = self.on_disk.remove(&replica).is_some();
         self.on_disk.extend(in_file.map(|load| (replica, load)));
         if was_on_disk || in_file.is_some() {
@@ -181,14 +181,14 @@ impl Devices {
     }
 
     /// Returns the models whose weights are not on the device, nor on their way.
-    fn away(&self) -> BTreeSet<u32> {
+    pub(super) fn away(&self) -> BTreeSet<u32> {
         let pool = self.engine.pools.get(DeviceKey(0)).unwrap();
         let is_away = |model: &u32| pool.is_away(ReplicaKey(*model));
         (0..self.models).filter(is_away).collect()
     }
 
     /// Has a request arrive that waits longer for a load from a file.
-    fn arrive_patient(&mut self, model: u32, allowed: Duration, cold_wait: Duration) {
+    pub(super) fn arrive_patient(&mut self, model: u32, allowed: Duration, cold_wait: Duration) {
         let request = Request {
             load_by: self.now + cold_wait,
             ..request(self.next_request, ModelKey(model), self.now + allowed)

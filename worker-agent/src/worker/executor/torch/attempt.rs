@@ -11,11 +11,12 @@ use super::{
     programs::Programs,
     seal_weights,
     shim::{Optimization, Rewriting},
+    verified::VerifiedProgram,
     verify_recordings, warm_up,
 };
 use crate::executor::{
     error::StartError,
-    started::{Started, WarmUpSizes},
+    started::{Started, Verified, WarmUpSizes},
     synthetic,
     verification::{Difference, Reference},
 };
@@ -108,13 +109,19 @@ impl Start<'_> {
         let dropped = verify_recordings::record(&executor, options, &sizes, fill, reference);
         let dropped = dropped.map_err(StartError::from)?;
         executor.equalize_buffers().map_err(StartError::from)?;
-        seal_weights::seal(&executor, program).map_err(StartError::from)?;
+        let proof = seal_weights::seal(&executor, program).map_err(StartError::from)?;
+        let verified = proof.map(|proof| {
+            let program =
+                VerifiedProgram::new(options, &self.names, rewriting, (batch_size, fill), proof);
+            Arc::new(program) as Arc<dyn Verified>
+        });
         tracing::info!(program.rewriting = ?rewriting, "program loaded");
         Ok(Started {
             executor: Arc::new(executor),
             batch_size,
             fill,
             verification: verification(reference, dropped),
+            verified,
         })
     }
 

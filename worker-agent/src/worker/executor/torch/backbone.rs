@@ -98,6 +98,7 @@ pub(in crate::executor) fn start_together(
             batch_size,
             fill,
             verification: verification(reference.as_ref(), Vec::new()),
+            verified: None,
         },
     );
     Ok(executors.collect())

@@ -21,6 +21,7 @@ mod shim;
 mod start;
 mod together;
 mod trial;
+mod verified;
 mod verify;
 mod verify_recordings;
 mod warm_up;

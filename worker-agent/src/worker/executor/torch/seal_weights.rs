@@ -19,24 +19,51 @@ use crate::{
 /// The bytes below which weights stay: they are not worth two calls into the kernel.
 const LEAST_BYTES: u64 = 256 << 10;
 
+/// The proof that a program answers the same before and after its weights were given back and brought back. Only the trial makes one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parkable {
+    /// The time to bring the weights back.
+    load: Duration,
+}
+
 /// Seals the weights of a program that has been warmed up, and tries if it answers the same once they were given back and brought back. A program of
-/// which that is not certain keeps its weights.
+/// which that is not certain keeps its weights, and has no proof.
 ///
 /// # Errors
 /// If the device failed.
-pub(super) fn seal(executor: &TorchExecutor, program: &Program) -> Result<(), ExecutionError> {
+pub(super) fn seal(
+    executor: &TorchExecutor,
+    program: &Program,
+) -> Result<Option<Parkable>, ExecutionError> {
     let Some(weights) = &executor.device.weights else {
-        return Ok(());
+        return Ok(None);
     };
     match try_seal(executor, weights, program) {
         Ok(sealed) => {
             weights.may_leave(sealed);
-            Ok(())
+            Ok(Some(Parkable { load: sealed.load }))
         }
         Err(NotParkable::Failed(error @ ExecutionError::DeviceFailed(_))) => Err(error),
         Err(reason) => {
             tracing::info!(%reason, "the program keeps its weights in memory");
-            Ok(())
+            Ok(None)
+        }
+    }
+}
+
+/// Seals the weights of a program that has been tried before, and was loaded again and has run. If they cannot be sealed, they stay.
+pub(super) fn seal_again(executor: &TorchExecutor, proof: Parkable) {
+    let Some(weights) = &executor.device.weights else {
+        return;
+    };
+    match weights.seal() {
+        Ok(bytes) => weights.may_leave(Sealed {
+            bytes,
+            load: proof.load,
+        }),
+        Err(error) => {
+            let reason = error.summary();
+            tracing::warn!(reason, "the program keeps its weights in memory");
         }
     }
 }

@@ -1,0 +1,166 @@
+//! The loads of weights that requests wait for, and of those in files only that were asked for in vain.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use packhorse_cluster::Time;
+
+use super::Engine;
+use crate::{
+    Action, DeviceKey, ModelKey, Refusal, ReplicaKey,
+    device_pool::CopyPlace,
+    refused_loads::{AskedFor, Beginning, LoadsBefore},
+};
+
+/// The most members of a device that are being copied, or loaded from files: one, and the next one behind it, so that neither way waits for the engine.
+const MOST_COPIES: usize = 2;
+
+impl Engine {
+    /// Returns the time at which the first request of a model could be answered if it is in files only, on all devices with it; `None` if it is in memory.
+    pub(super) fn due_from_disk(&self, now: Time, key: ModelKey) -> Option<Time> {
+        let model = self.models.get(&key)?;
+        if !model.pool.is_pooled() {
+            return None;
+        }
+        let mut first: Option<Time> = None;
+        for (replica, device) in model.pool.members() {
+            let loaded = self.pools.get(device)?.due_from_disk(now, replica)?;
+            let compute = model.pool.get(replica)?.expectation(now).compute(1);
+            first = first.into_iter().chain(Some(loaded + compute)).min();
+        }
+        first
+    }
+
+    /// Has a model be loaded from its file when that costs others little, for those who come later than a request that cannot wait so long, and returns why
+    /// this is refused.
+    pub(super) fn ask_for(&mut self, now: Time, key: ModelKey) -> Refusal {
+        let asked_for = self.models[&key].asked_for;
+        let told = asked_for.filter(|told| told.due > now);
+        let told = told.unwrap_or_else(|| {
+            let since = asked_for.map_or(now, |asked_for| asked_for.since);
+            let due = self.due_for_refused(now, since, key);
+            AskedFor { since, due }
+        });
+        self.model_mut(key).asked_for = Some(told);
+        self.pools.set_asked_for(told.since, key, true);
+        self.note_residency(now, key);
+        self.load_cold(now);
+        let retry_after = told.due.saturating_since(now);
+        Refusal::Loading { retry_after }
+    }
+
+    /// Returns the time at which a request of a model that is asked for since a time could be answered.
+    fn due_for_refused(&self, now: Time, since: Time, key: ModelKey) -> Time {
+        let pool = &self.models[&key].pool;
+        let due = pool.members().filter_map(|(replica, device)| {
+            let on_device = self.pools.get(device)?;
+            let mut before = LoadsBefore::default();
+            for (_, other) in self.pools.asked_for().range(..(since, key)) {
+                let members = self.models[other].pool.members();
+                for (replica, _) in members.filter(|(_, on)| *on == device) {
+                    on_device.add_to(&mut before, replica);
+                }
+            }
+            let loaded = on_device.due_for_refused(now, replica, &before)?;
+            Some(loaded + pool.get(replica)?.expectation(now).compute(1))
+        });
+        due.min().unwrap_or(now)
+    }
+
+    /// Notes that a model is not asked for in vain any more.
+    pub(super) fn no_longer_asked_for(&mut self, key: ModelKey) {
+        if let Some(asked_for) = self.model_mut(key).asked_for.take() {
+            self.pools.set_asked_for(asked_for.since, key, false);
+        }
+    }
+
+    /// Has the weights of models copied that wait for them: those of the highest priority, and among them those that are due first; and then those that were
+    /// asked for in vain.
+    pub(super) fn load_cold(&mut self, now: Time) {
+        while let Some((replica, device, model)) = self.next_load(now) {
+            self.pools.set_cold(model, false);
+            self.no_longer_asked_for(model);
+            let pool = self.pools.get_mut(device).expect("just seen");
+            let evicted = pool.load(now, replica);
+            self.evict(now, evicted);
+            self.actions.push_back(Action::Load { replica });
+        }
+    }
+
+    /// Returns the next member whose weights are to be copied, with its device and model; `None` if none is, or nowhere is room.
+    fn next_load(&mut self, now: Time) -> Option<(ReplicaKey, DeviceKey, ModelKey)> {
+        if self.pools.cold().is_empty() && self.pools.asked_for().is_empty() {
+            return None;
+        }
+        let done: Vec<ModelKey> = { self.pools.cold().iter() }
+            .filter(|key| self.queued(**key) == 0)
+            .copied()
+            .collect();
+        for key in done {
+            self.pools.set_cold(key, false);
+        }
+        let places = self.pools.places_for_copies(now, MOST_COPIES);
+        let cold = self.pools.cold().iter();
+        let loads = cold.filter_map(|&key| {
+            let model = &self.models[&key];
+            let (view, first) = self.first_due(now, key)?;
+            let due = first.request.deadline;
+            let members = model.pool.members();
+            let members = members.filter(|(replica, _)| view.may_take(first, *replica));
+            let places = members.filter_map(|(replica, device)| {
+                let place = places.get(&device)?;
+                let loaded = self.pools.get(device)?.loaded_at(replica, place)?;
+                Some((loaded, place.is_busy, device, replica))
+            });
+            let (loaded, _, device, replica) = places.min()?;
+            let compute = { model.pool.get(replica)? }.expectation(now).compute(1);
+            let late = loaded + compute > due;
+            let order = (late, Reverse(model.priority), due);
+            Some((order, replica, device, key))
+        });
+        let waited_for = { loads.min() }.map(|(_, replica, device, key)| (replica, device, key));
+        if self.pools.asked_for().is_empty() {
+            return waited_for;
+        }
+        let for_refused = self.next_for_refused(waited_for.is_some(), &places);
+        if let Some((replica, device, _)) = for_refused {
+            let pool = self.pools.get_mut(device).expect("just seen");
+            pool.pace(now, replica);
+        }
+        for_refused.or(waited_for)
+    }
+
+    /// Returns the next member to load for requests that were refused: of the model that is asked for since the longest time, of those that may be loaded.
+    fn next_for_refused(
+        &mut self,
+        only_overdue: bool,
+        places: &BTreeMap<DeviceKey, CopyPlace>,
+    ) -> Option<(ReplicaKey, DeviceKey, ModelKey)> {
+        let mut later = Vec::new();
+        let mut next = None;
+        for &(since, key) in self.pools.asked_for() {
+            let begins = { self.models[&key].pool.members() }.filter_map(|(replica, device)| {
+                let (pool, place) = (self.pools.get(device)?, places.get(&device)?);
+                match pool.load_for_refused(replica, since, place) {
+                    Beginning::Now { loaded, is_overdue } => {
+                        (is_overdue || !only_overdue).then_some((loaded, device, replica))
+                    }
+                    Beginning::At(at) => {
+                        later.push((at, device));
+                        None
+                    }
+                    Beginning::Never => None,
+                }
+            });
+            next = begins
+                .min()
+                .map(|(_, device, replica)| (replica, device, key));
+            if next.is_some() {
+                break;
+            }
+        }
+        for (at, device) in later {
+            self.pools.retry_at(at, device);
+        }
+        next
+    }
+}
