@@ -3,11 +3,12 @@
 //! They are kept in memory, as many as [`MAX_INCIDENTS`], and are gone with the process.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{ModelId, Time};
 
 use crate::finding::{Finding, FindingKey, Problem, Severity, Subject};
 
@@ -33,8 +34,19 @@ pub struct Incident {
     pub since: Time,
     /// The time at which its last finding was over; none while there is one.
     pub end: Option<Time>,
-    /// Its findings, in the order in which they came.
+    /// Its findings: those of the root first, then those with the most missed requests.
     pub findings: Vec<IncidentFinding>,
+    /// The models whose requests missed their SLO in it.
+    pub missed: BTreeMap<ModelId, MissedInIncident>,
+}
+
+/// The requests of a model that missed its SLO in an incident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissedInIncident {
+    /// The number of them, from the begin of its first finding until the last is over.
+    pub requests: u64,
+    /// The time up to which they are counted.
+    counted: Time,
 }
 
 /// A finding of an incident: as it is now, and once it is over as it was at its worst.
@@ -75,7 +87,7 @@ impl IncidentFinding {
 /// The identity of an incident's root. Troubles of the cluster have nothing to do with each other.
 type Root = (Subject, Option<Problem>);
 
-/// The incidents of the present and of before, the oldest first.
+/// The incidents of the present and of before, in the order in which they began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Incidents {
     all: VecDeque<Incident>,
@@ -88,7 +100,50 @@ fn root_of(finding: &Finding) -> Root {
     (root, problem)
 }
 
+/// Returns the models whose missed requests a finding is about.
+fn missing_models(finding: &Finding) -> &[ModelId] {
+    match (&finding.problem, &finding.subject) {
+        (Problem::SloMissed, Subject::Model(id)) => std::slice::from_ref(id),
+        (Problem::WorkerEnded, _) => &finding.victims,
+        // Their victims have findings of their own.
+        _ => &[],
+    }
+}
+
 impl Incident {
+    /// Returns the number of requests that missed their SLO in it.
+    pub fn missed_requests(&self) -> u64 {
+        self.missed.values().map(|missed| missed.requests).sum()
+    }
+
+    /// Counts the requests that were missed since the last time; of a model that is new to it, since its finding began here.
+    fn count(&mut self, now: Time, missed_since: impl Fn(&ModelId, Time) -> u64) {
+        for one in self.findings.iter().filter(|one| one.end.is_none()) {
+            let begin = one.finding.since.max(self.since);
+            for model in missing_models(&one.finding) {
+                let missed = self.missed.entry(model.clone());
+                let missed = missed.or_insert(MissedInIncident {
+                    requests: 0,
+                    counted: begin,
+                });
+                missed.requests += missed_since(model, missed.counted);
+                missed.counted = now;
+            }
+        }
+    }
+
+    /// Puts the findings of the root first, then those with the most missed requests.
+    fn sort(&mut self) {
+        let root = &self.root;
+        self.findings.sort_by_key(|one| {
+            let is_symptom = one.finding.root.is_some() || one.finding.subject != *root;
+            (
+                is_symptom,
+                Reverse(one.worst.missed.max(one.finding.missed)),
+            )
+        });
+    }
+
     fn is_of(&self, root: &Root) -> bool {
         let mut findings = self.findings.iter();
         let is_kind = |problem| findings.any(|one| one.finding.problem == problem);
@@ -113,7 +168,11 @@ impl Incident {
             self.findings[at].end(now);
             return None;
         }
-        Some(self.findings.remove(at))
+        let given = self.findings.remove(at);
+        for model in missing_models(&given.finding) {
+            self.missed.remove(model);
+        }
+        Some(given)
     }
 
     /// Takes the newest state of a finding, which it or the incident that gave it may have had before, and has had since `begin`.
@@ -160,8 +219,14 @@ impl Incident {
 }
 
 impl Incidents {
-    /// Takes the present findings, of which notices alone are no incident.
-    pub(crate) fn update(&mut self, now: Time, findings: &[Finding]) {
+    /// Takes the present findings, of which notices alone are no incident. `missed_since` returns the number of a model's missed requests since a time
+    /// of the last minute.
+    pub(crate) fn update(
+        &mut self,
+        now: Time,
+        findings: &[Finding],
+        missed_since: impl Fn(&ModelId, Time) -> u64,
+    ) {
         let present = findings.iter().map(|f| (f.key(), root_of(f)));
         let present: BTreeMap<FindingKey, Root> = present.collect();
         for finding in findings {
@@ -180,6 +245,8 @@ impl Incidents {
         }
         for incident in &mut self.all {
             incident.end_missing(now, &present);
+            incident.count(now, &missed_since);
+            incident.sort();
         }
         self.forget();
     }
@@ -235,6 +302,7 @@ impl Incidents {
             since: now,
             end: None,
             findings: Vec::new(),
+            missed: BTreeMap::new(),
         });
         self.all.len() - 1
     }
@@ -246,15 +314,28 @@ impl Incidents {
         }
     }
 
-    /// Returns the incidents, the newest first.
+    /// Returns the incidents: those that are not over first, then those that cost the most requests, then the newest.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Incident> {
-        self.all.iter().rev()
+        let mut all: Vec<&Incident> = self.all.iter().collect();
+        all.sort_by_key(|one| {
+            (
+                one.end.is_some(),
+                Reverse(one.missed_requests()),
+                Reverse(one.id),
+            )
+        });
+        all.into_iter()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Takes findings whose requests do not matter.
+    fn update(incidents: &mut Incidents, now: Time, findings: &[Finding]) {
+        incidents.update(now, findings, |_, _| 0);
+    }
 
     fn at(seconds: u64) -> Time {
         Time::ZERO + Duration::from_secs(seconds)
@@ -286,14 +367,14 @@ mod tests {
     #[test]
     fn symptoms_join_their_root_and_the_incident_ends_with_the_last_of_them() {
         let mut incidents = Incidents::default();
-        incidents.update(at(5), &[slow(Severity::Notice)]);
+        update(&mut incidents, at(5), &[slow(Severity::Notice)]);
         assert_eq!(incidents.all().count(), 0, "a notice alone is none");
         // The root of the first symptom is known later.
-        incidents.update(at(10), &[missed("a", 8, None)]);
+        update(&mut incidents, at(10), &[missed("a", 8, None)]);
         let both = [slow(Severity::Critical), missed("a", 8, Some(device()))];
-        incidents.update(at(15), &both);
+        update(&mut incidents, at(15), &both);
         let more = [&both[..], &[missed("b", 20, Some(device()))]].concat();
-        incidents.update(at(20), &more);
+        update(&mut incidents, at(20), &more);
         let all: Vec<&Incident> = incidents.all().collect();
         let [incident] = all[..] else {
             panic!("{all:?}");
@@ -303,17 +384,18 @@ mod tests {
         assert_eq!((incident.since, incident.end), (at(5), None));
         assert_eq!(incident.findings.len(), 3);
         // It goes on until the last is over, and a pause does not end it.
-        incidents.update(at(25), &more[2..]);
-        incidents.update(at(30), &[]);
-        incidents.update(at(80), &more[..1]);
+        update(&mut incidents, at(25), &more[2..]);
+        update(&mut incidents, at(30), &[]);
+        update(&mut incidents, at(80), &more[..1]);
         assert_eq!(incidents.all().next().unwrap().end, None);
-        incidents.update(at(90), &[]);
+        update(&mut incidents, at(90), &[]);
         let incident = incidents.all().next().unwrap();
         assert_eq!(incident.end, Some(at(90)));
         let ends: Vec<_> = incident.findings.iter().map(|one| one.end).collect();
-        assert_eq!(ends, [Some(at(25)), Some(at(90)), Some(at(30))]);
+        let cause_first = [Some(at(90)), Some(at(25)), Some(at(30))];
+        assert_eq!(ends, cause_first);
         // Later it is another one.
-        incidents.update(at(200), &both);
+        update(&mut incidents, at(200), &both);
         let ids: Vec<u64> = incidents.all().map(|incident| incident.id).collect();
         assert_eq!(ids, [2, 1]);
     }
@@ -330,7 +412,7 @@ mod tests {
                 ..missed("a", 5, root.clone())
             };
             let findings: Vec<Finding> = findings.iter().map(finding).collect();
-            incidents.update(at(seconds), &findings);
+            update(&mut incidents, at(seconds), &findings);
             seconds += 5;
             let newest = incidents.all().next().unwrap();
             (newest.id, newest.findings[0].finding.text.clone())
@@ -355,7 +437,7 @@ mod tests {
         let mut incidents = Incidents::default();
         let mut seconds = 10;
         while seconds <= 120 {
-            incidents.update(at(seconds), &[missed("a", 5, None)]);
+            update(&mut incidents, at(seconds), &[missed("a", 5, None)]);
             seconds += 5;
         }
         // After two minutes its device becomes slow, too.
@@ -369,7 +451,7 @@ mod tests {
                 },
                 ..one
             });
-            incidents.update(at(seconds), &both);
+            update(&mut incidents, at(seconds), &both);
             seconds += 5;
         }
         let begins: Vec<Time> = incidents.all().map(|one| one.since).collect();
@@ -381,11 +463,15 @@ mod tests {
         let mut incidents = Incidents::default();
         let culprit = Some(Subject::Model("a".parse().unwrap()));
         let before = [missed("a", 1, None), missed("b", 2, culprit.clone())];
-        incidents.update(at(5), &before);
-        incidents.update(at(6), &[missed("c", 6, None)]);
+        update(&mut incidents, at(5), &before);
+        update(&mut incidents, at(6), &[missed("c", 6, None)]);
         assert_eq!(incidents.all().count(), 2);
         // What was an incident of its own joins the one of its root.
-        incidents.update(at(10), &[&before[..], &[missed("c", 6, culprit)]].concat());
+        update(
+            &mut incidents,
+            at(10),
+            &[&before[..], &[missed("c", 6, culprit)]].concat(),
+        );
         let all: Vec<&Incident> = incidents.all().collect();
         assert_eq!(all.iter().filter(|one| one.end.is_none()).count(), 1);
         let models: Vec<_> = all.last().unwrap().present().map(Finding::key).collect();
@@ -395,13 +481,13 @@ mod tests {
     #[test]
     fn what_has_another_root_after_a_minute_is_another_incident() {
         let mut incidents = Incidents::default();
-        incidents.update(at(10), &[missed("a", 8, None)]);
+        update(&mut incidents, at(10), &[missed("a", 8, None)]);
         let both = [slow(Severity::Warning), missed("a", 8, Some(device()))];
         let both = both.map(|finding| Finding {
             since: finding.since.max(at(8)),
             ..finding
         });
-        incidents.update(at(100), &both);
+        update(&mut incidents, at(100), &both);
         let all: Vec<&Incident> = incidents.all().collect();
         let [second, first] = all[..] else {
             panic!("{all:?}");
@@ -416,23 +502,84 @@ mod tests {
         let mut incidents = Incidents::default();
         for number in 0..2 * MAX_INCIDENTS as u64 {
             let now = at(1000 * number);
-            incidents.update(now, &[missed("a", 1000 * number, None)]);
-            incidents.update(now + REOPENED, &[]);
+            update(&mut incidents, now, &[missed("a", 1000 * number, None)]);
+            update(&mut incidents, now + REOPENED, &[]);
         }
         assert_eq!(incidents.all().count(), MAX_INCIDENTS);
         let mut incidents = Incidents::default();
         let root = Some(device());
         let many = (0..2 * MAX_FINDINGS).map(|n| missed(&format!("m{n}"), 5, root.clone()));
         let all: Vec<Finding> = [slow(Severity::Warning)].into_iter().chain(many).collect();
-        incidents.update(at(5), &all);
+        update(&mut incidents, at(5), &all);
         let incident = incidents.all().next().unwrap();
         assert_eq!(incident.findings.len(), MAX_FINDINGS);
         assert_eq!(incident.findings[0].finding.problem, Problem::SlowDevice);
-        incidents.update(at(10), &all);
+        update(&mut incidents, at(10), &all);
         assert_eq!(
             incidents.all().count(),
             1,
             "those that were forgotten are of it"
         );
+    }
+
+    #[test]
+    fn an_incident_counts_the_requests_that_its_models_missed_since_it_began_there() {
+        // Each model misses a request a second.
+        let missed_since =
+            |now: Time| move |_: &ModelId, time| now.saturating_since(time).as_secs();
+        let mut incidents = Incidents::default();
+        let mut pass = |seconds, findings: &[Finding]| {
+            incidents.update(at(seconds), findings, missed_since(at(seconds)));
+            let counts = |one: &Incident| {
+                let models = one.missed.iter();
+                let models = models.map(|(model, missed)| (model.to_string(), missed.requests));
+                (one.id, models.collect::<Vec<_>>())
+            };
+            incidents.all().map(counts).collect::<Vec<_>>()
+        };
+        let of = |model: &str, requests: u64| (model.to_owned(), requests);
+        assert_eq!(pass(10, &[missed("a", 8, None)]), [(1, vec![of("a:1", 2)])]);
+        // What comes to its root in the first minute is counted there, and here no more.
+        let other = missed("b", 5, None);
+        let both = [missed("a", 8, None), other.clone()];
+        let counted = pass(15, &both);
+        assert_eq!(counted, [(2, vec![of("b:1", 10)]), (1, vec![of("a:1", 7)])]);
+        let all = [slow(Severity::Warning), missed("a", 8, Some(device()))];
+        let counted = pass(20, &[&all[..], &[other]].concat());
+        assert_eq!(
+            counted,
+            [(2, vec![of("b:1", 15)]), (1, vec![of("a:1", 12)])]
+        );
+        // What is over comes last, however much it cost, and costs no more.
+        let counted = pass(25, &all);
+        assert_eq!(
+            counted,
+            [(1, vec![of("a:1", 17)]), (2, vec![of("b:1", 15)])]
+        );
+        pass(30, &[]);
+        assert_eq!(
+            pass(40, &[]),
+            [(1, vec![of("a:1", 17)]), (2, vec![of("b:1", 15)])]
+        );
+    }
+
+    #[test]
+    fn the_cause_stands_above_its_symptoms_and_the_worst_of_these_first() {
+        let mut incidents = Incidents::default();
+        let of = |model: &str, requests| Finding {
+            missed: requests,
+            ..missed(model, 5, Some(device()))
+        };
+        update(&mut incidents, at(5), &[missed("a", 5, None)]);
+        let all = [of("a", 2), of("b", 7), slow(Severity::Warning), of("c", 5)];
+        update(&mut incidents, at(10), &all);
+        let all: Vec<&Incident> = incidents.all().collect();
+        let [incident] = all[..] else {
+            panic!("{all:?}");
+        };
+        let subjects = incident.findings.iter().map(|one| &one.finding.subject);
+        let subjects: Vec<_> = subjects.cloned().collect();
+        let models = ["b", "c", "a"].map(|model| Subject::Model(model.parse().unwrap()));
+        assert_eq!(subjects, [&[device()][..], &models].concat());
     }
 }
