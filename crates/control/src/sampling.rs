@@ -9,6 +9,7 @@ use crate::{
     findings::{blame_lost_nodes, findings},
     notice::{Drift, Notice},
     plan_reason::PlanReason,
+    rollout::PlacedReplica,
 };
 
 impl Controller {
@@ -28,7 +29,7 @@ impl Controller {
         let mut ends = std::mem::take(&mut self.state.worker_ends);
         ends.sample(now, &self.state.service_levels, |id| {
             let replica = self.state.rollout.get(id);
-            replica.is_some_and(|replica| replica.is_planned()) && !self.state.serves(id)
+            replica.is_some_and(PlacedReplica::is_planned) && !self.state.serves(id)
         });
         self.state.worker_ends = ends;
         let mut unobserved = self.state.estimated_devices();
