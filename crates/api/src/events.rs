@@ -355,6 +355,9 @@ pub struct Finding {
     /// the same.
     #[serde(default)]
     pub since_ms: Option<u64>,
+    /// The number of requests that it cost in the last minute, or of a process that ended since then; 0 if it is not known.
+    #[serde(default)]
+    pub missed_requests: u64,
     /// The trouble, in a sentence for people, with its numbers.
     pub text: String,
     /// The cause, as text for people. A finding with the same problem, subject and model is the same finding, even if its texts have other numbers.
@@ -396,8 +399,24 @@ pub struct Incident {
     /// The time at which its last finding was over, in milliseconds since 1970; null while there is one. If the root has findings again within a
     /// minute, the incident goes on.
     pub end_ms: Option<u64>,
-    /// Its findings, in the order in which they came; at most 32.
+    /// Its findings, at most 32: those of the root first, then those with the most missed requests.
     pub findings: Vec<IncidentFinding>,
+    /// The number of requests that missed their SLO in it so far, of all models.
+    #[serde(default)]
+    pub missed_requests: u64,
+    /// The models whose requests these were, the one with the most first; at most 32.
+    #[serde(default)]
+    pub missed_by_model: Vec<MissedByModel>,
+}
+
+/// The requests of a model that missed its SLO in an incident.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MissedByModel {
+    /// The model, as NAME:VERSION.
+    #[schema(value_type = String)]
+    pub model: ModelId,
+    /// The number of these requests.
+    pub requests: u64,
 }
 
 /// A finding of an incident: as it is now, and once it is over as it was at its worst, when the largest part of the requests was missed.

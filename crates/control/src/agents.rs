@@ -240,6 +240,13 @@ impl Controller {
         self.announcements.replica(id);
         if let Some(replica) = self.state.rollout.get(id) {
             let model = &replica.spec.model.model;
+            let link = self.state.links.get(&id);
+            let has_ended = before == Some(LinkState::Serving)
+                && matches!(link, None | Some(LinkState::Connecting { .. }));
+            if has_ended && replica.is_planned() {
+                let ends = &mut self.state.worker_ends;
+                ends.link_ended(now, &replica.spec.device, (id, model));
+            }
             self.announcements.model(model);
             self.state.traffic.touch(&model.name);
         }

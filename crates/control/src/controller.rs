@@ -46,6 +46,7 @@ use crate::{
     state::{CurrentPlan, State},
     traffic::{Demand, Traffic},
     unstored::Unstored,
+    worker_ends::WorkerEnds,
 };
 
 /// The longest time between two calls of the controller while nothing happens.
@@ -164,6 +165,7 @@ impl Controller {
             restarts: Restarts::new(stored.epoch),
             observer: DeviceObserver::new(now),
             slow_devices: Vec::new(),
+            worker_ends: WorkerEnds::default(),
             service_levels: ServiceLevels::default(),
             paused_tenants: BTreeMap::new(),
             without_room: BTreeMap::new(),

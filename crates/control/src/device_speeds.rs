@@ -5,7 +5,7 @@
 //! is compared with the profiles of its models, while they are alone on it.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -100,6 +100,8 @@ pub(crate) struct SlowDevice {
     pub(crate) factor: f64,
     /// The models whose batches take longer, the most slowed first.
     pub(crate) models: Vec<SlowedModel>,
+    /// The models whose batches were compared and take no longer.
+    pub(crate) spared: BTreeSet<ModelId>,
 }
 
 /// A model whose batches take longer on a device.
@@ -175,9 +177,9 @@ impl DeviceSpeeds {
             if reference <= 0.0 || compute / reference < limit {
                 continue;
             }
-            let models = compared.into_iter().map(|(model, _)| model);
-            let mut models: Vec<SlowedModel> =
-                models.filter(|model| model.factor >= RECOVERED).collect();
+            let compared = compared.into_iter().map(|(model, _)| model);
+            let (mut models, spared): (Vec<SlowedModel>, Vec<SlowedModel>) =
+                compared.partition(|model| model.factor >= RECOVERED);
             models.sort_by(|a, b| b.factor.total_cmp(&a.factor));
             slow.push(SlowDevice {
                 device: id.clone(),
@@ -185,6 +187,7 @@ impl DeviceSpeeds {
                 since: self.slow.get(id).copied().unwrap_or_else(|| before(now)),
                 factor: compute / reference,
                 models,
+                spared: spared.into_iter().map(|one| one.model).collect(),
             });
         }
         let dated = slow.iter().map(|slow| (slow.device.clone(), slow.since));

@@ -39,6 +39,8 @@ pub struct Finding {
     pub problem: Problem,
     /// The largest part of a model's requests that it costs, from 0 to 1; 0 if it is not known.
     pub missed_part: f64,
+    /// The number of requests that it cost in the last minute, or of a process that ended since then; 0 if it is not known.
+    pub missed: u64,
     /// The time since which it is there. [`Time::MAX`] until the controller knows it.
     pub since: Time,
     /// The sentence that says what is wrong.
@@ -103,6 +105,7 @@ impl Finding {
             model: None,
             problem,
             missed_part: 0.0,
+            missed: 0,
             since: Time::MAX,
             text: text.into(),
             cause: None,
@@ -176,6 +179,8 @@ pub enum Problem {
     Overloaded,
     /// Batches on a device take longer than on its siblings.
     SlowDevice,
+    /// A process with models ended on a device, and that cost requests.
+    WorkerEnded,
     /// A model has replicas on fewer devices than it asks for.
     FewerReplicas,
     /// A version was rolled back.
@@ -213,13 +218,14 @@ pub struct RepositoryProblem {
 
 impl Problem {
     /// All kinds.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::ModelFailed,
         Self::ModelNotServed,
         Self::ModelShort,
         Self::SloMissed,
         Self::Overloaded,
         Self::SlowDevice,
+        Self::WorkerEnded,
         Self::FewerReplicas,
         Self::RolledBack,
         Self::RewritingDropped,
@@ -243,6 +249,7 @@ impl Problem {
             Self::SloMissed => "slo_missed",
             Self::Overloaded => "overloaded",
             Self::SlowDevice => "slow_device",
+            Self::WorkerEnded => "worker_ended",
             Self::FewerReplicas => "fewer_replicas",
             Self::RolledBack => "rolled_back",
             Self::RewritingDropped => "rewriting_dropped",

@@ -15,10 +15,11 @@ pub(crate) const MAX_NAMED: usize = 5;
 /// Returns where requests spent their time.
 pub(crate) fn stage_text(stage: RequestStage) -> &'static str {
     match stage {
-        RequestStage::Receive => "receiving",
+        RequestStage::Receive => "until they were received",
         RequestStage::Load => "waiting for the model's weights on the device",
         RequestStage::Batch => "waiting for the rest of the batch",
         RequestStage::Queue => "in the queue",
+        RequestStage::Uncomputed => "in a batch that was not computed",
         RequestStage::Network => "in the network",
         RequestStage::WorkerQueue => "in the worker's queue",
         RequestStage::CopyIn => "copying in",
@@ -151,6 +152,7 @@ mod tests {
             rows: 1.0,
             offered_rps: 1917.0,
             planned_rps: 50.0,
+            seconds: 5.0,
         };
         let text = load_text(load, "come", " for model m:1");
         let said = "1917 requests/s come for model m:1, and 50 requests/s were planned for";
@@ -159,6 +161,7 @@ mod tests {
             rows: 32.0,
             offered_rps: 2880.0,
             planned_rps: 186.0,
+            seconds: 5.0,
         };
         let text = load_text(load, "come", "");
         let said = "90 requests/s of 32.0 rows come, 2880 rows/s, and 186 rows/s were planned for";

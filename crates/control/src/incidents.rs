@@ -2,12 +2,16 @@
 //!
 //! They are kept in memory, as many as [`MAX_INCIDENTS`], and are gone with the process.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
-use packhorse_cluster::Time;
+use packhorse_cluster::{ModelId, Time};
 
 use crate::finding::{Finding, FindingKey, Problem, Severity, Subject};
 
@@ -33,8 +37,19 @@ pub struct Incident {
     pub since: Time,
     /// The time at which its last finding was over; none while there is one.
     pub end: Option<Time>,
-    /// Its findings, in the order in which they came.
+    /// Its findings: those of the root first, then those with the most missed requests.
     pub findings: Vec<IncidentFinding>,
+    /// The models whose requests missed their SLO in it.
+    pub missed: BTreeMap<ModelId, MissedInIncident>,
+}
+
+/// The requests of a model that missed its SLO in an incident.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissedInIncident {
+    /// The number of them, from the begin of its first finding until the last is over.
+    pub requests: u64,
+    /// The time up to which they are counted.
+    counted: Time,
 }
 
 /// A finding of an incident: as it is now, and once it is over as it was at its worst.
@@ -75,7 +90,7 @@ impl IncidentFinding {
 /// The identity of an incident's root. Troubles of the cluster have nothing to do with each other.
 type Root = (Subject, Option<Problem>);
 
-/// The incidents of the present and of before, the oldest first.
+/// The incidents of the present and of before, in the order in which they began.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Incidents {
     all: VecDeque<Incident>,
@@ -88,7 +103,50 @@ fn root_of(finding: &Finding) -> Root {
     (root, problem)
 }
 
+/// Returns the models whose missed requests a finding is about.
+fn missing_models(finding: &Finding) -> &[ModelId] {
+    match (&finding.problem, &finding.subject) {
+        (Problem::SloMissed, Subject::Model(id)) => std::slice::from_ref(id),
+        (Problem::WorkerEnded, _) => &finding.victims,
+        // Their victims have findings of their own.
+        _ => &[],
+    }
+}
+
 impl Incident {
+    /// Returns the number of requests that missed their SLO in it.
+    pub fn missed_requests(&self) -> u64 {
+        self.missed.values().map(|missed| missed.requests).sum()
+    }
+
+    /// Counts the requests that were missed since the last time; of a model that is new to it, since its finding began here.
+    fn count(&mut self, now: Time, missed_since: impl Fn(&ModelId, Time) -> u64) {
+        for one in self.findings.iter().filter(|one| one.end.is_none()) {
+            let begin = one.finding.since.max(self.since);
+            for model in missing_models(&one.finding) {
+                let missed = self.missed.entry(model.clone());
+                let missed = missed.or_insert(MissedInIncident {
+                    requests: 0,
+                    counted: begin,
+                });
+                missed.requests += missed_since(model, missed.counted);
+                missed.counted = now;
+            }
+        }
+    }
+
+    /// Puts the findings of the root first, then those with the most missed requests.
+    fn sort(&mut self) {
+        let root = &self.root;
+        self.findings.sort_by_key(|one| {
+            let is_symptom = one.finding.root.is_some() || one.finding.subject != *root;
+            (
+                is_symptom,
+                Reverse(one.worst.missed.max(one.finding.missed)),
+            )
+        });
+    }
+
     fn is_of(&self, root: &Root) -> bool {
         let mut findings = self.findings.iter();
         let is_kind = |problem| findings.any(|one| one.finding.problem == problem);
@@ -113,7 +171,11 @@ impl Incident {
             self.findings[at].end(now);
             return None;
         }
-        Some(self.findings.remove(at))
+        let given = self.findings.remove(at);
+        for model in missing_models(&given.finding) {
+            self.missed.remove(model);
+        }
+        Some(given)
     }
 
     /// Takes the newest state of a finding, which it or the incident that gave it may have had before, and has had since `begin`.
@@ -160,8 +222,14 @@ impl Incident {
 }
 
 impl Incidents {
-    /// Takes the present findings, of which notices alone are no incident.
-    pub(crate) fn update(&mut self, now: Time, findings: &[Finding]) {
+    /// Takes the present findings, of which notices alone are no incident. `missed_since` returns the number of a model's missed requests since a time
+    /// of the last minute.
+    pub(crate) fn update(
+        &mut self,
+        now: Time,
+        findings: &[Finding],
+        missed_since: impl Fn(&ModelId, Time) -> u64,
+    ) {
         let present = findings.iter().map(|f| (f.key(), root_of(f)));
         let present: BTreeMap<FindingKey, Root> = present.collect();
         for finding in findings {
@@ -180,6 +248,8 @@ impl Incidents {
         }
         for incident in &mut self.all {
             incident.end_missing(now, &present);
+            incident.count(now, &missed_since);
+            incident.sort();
         }
         self.forget();
     }
@@ -235,6 +305,7 @@ impl Incidents {
             since: now,
             end: None,
             findings: Vec::new(),
+            missed: BTreeMap::new(),
         });
         self.all.len() - 1
     }
@@ -246,193 +317,16 @@ impl Incidents {
         }
     }
 
-    /// Returns the incidents, the newest first.
+    /// Returns the incidents: those that are not over first, then those that cost the most requests, then the newest.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Incident> {
-        self.all.iter().rev()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: u64) -> Time {
-        Time::ZERO + Duration::from_secs(seconds)
-    }
-
-    fn missed(model: &str, since: u64, root: Option<Subject>) -> Finding {
-        let subject = Subject::Model(model.parse().unwrap());
-        let finding = Finding::new(Severity::Warning, subject, Problem::SloMissed, "");
-        Finding {
-            since: at(since),
-            root,
-            ..finding
-        }
-    }
-
-    fn slow(severity: Severity) -> Finding {
-        let subject = Subject::Device("n/0".parse().unwrap());
-        let finding = Finding::new(severity, subject, Problem::SlowDevice, "");
-        Finding {
-            since: at(5),
-            ..finding
-        }
-    }
-
-    fn device() -> Subject {
-        slow(Severity::Notice).subject
-    }
-
-    #[test]
-    fn symptoms_join_their_root_and_the_incident_ends_with_the_last_of_them() {
-        let mut incidents = Incidents::default();
-        incidents.update(at(5), &[slow(Severity::Notice)]);
-        assert_eq!(incidents.all().count(), 0, "a notice alone is none");
-        // The root of the first symptom is known later.
-        incidents.update(at(10), &[missed("a", 8, None)]);
-        let both = [slow(Severity::Critical), missed("a", 8, Some(device()))];
-        incidents.update(at(15), &both);
-        let more = [&both[..], &[missed("b", 20, Some(device()))]].concat();
-        incidents.update(at(20), &more);
-        let all: Vec<&Incident> = incidents.all().collect();
-        let [incident] = all[..] else {
-            panic!("{all:?}");
-        };
-        assert_eq!((incident.id, &incident.root), (1, &device()));
-        assert_eq!(incident.severity, Severity::Critical);
-        assert_eq!((incident.since, incident.end), (at(5), None));
-        assert_eq!(incident.findings.len(), 3);
-        // It goes on until the last is over, and a pause does not end it.
-        incidents.update(at(25), &more[2..]);
-        incidents.update(at(30), &[]);
-        incidents.update(at(80), &more[..1]);
-        assert_eq!(incidents.all().next().unwrap().end, None);
-        incidents.update(at(90), &[]);
-        let incident = incidents.all().next().unwrap();
-        assert_eq!(incident.end, Some(at(90)));
-        let ends: Vec<_> = incident.findings.iter().map(|one| one.end).collect();
-        assert_eq!(ends, [Some(at(25)), Some(at(90)), Some(at(30))]);
-        // Later it is another one.
-        incidents.update(at(200), &both);
-        let ids: Vec<u64> = incidents.all().map(|incident| incident.id).collect();
-        assert_eq!(ids, [2, 1]);
-    }
-
-    #[test]
-    fn a_finding_is_shown_as_it_is_and_once_it_is_over_as_it_was_at_its_worst() {
-        let mut incidents = Incidents::default();
-        let mut seconds = 5;
-        let mut pass = |findings: &[(f64, Severity, Option<Subject>)]| {
-            let finding = |(part, severity, root): &(f64, Severity, Option<Subject>)| Finding {
-                missed_part: *part,
-                severity: *severity,
-                text: format!("{part} missed"),
-                ..missed("a", 5, root.clone())
-            };
-            let findings: Vec<Finding> = findings.iter().map(finding).collect();
-            incidents.update(at(seconds), &findings);
-            seconds += 5;
-            let newest = incidents.all().next().unwrap();
-            (newest.id, newest.findings[0].finding.text.clone())
-        };
-        let shown = |id: u64, part: &str| (id, format!("{part} missed"));
-        // Its root becomes known when the worst is over, and makes it less severe: it is still the same.
-        let (critical, warning) = (Severity::Critical, Severity::Warning);
-        assert_eq!(pass(&[(0.3, warning, None)]), shown(1, "0.3"));
-        assert_eq!(pass(&[(0.6, critical, None)]), shown(1, "0.6"));
-        assert_eq!(pass(&[(0.5, critical, None)]), shown(1, "0.5"));
-        assert_eq!(pass(&[(0.01, warning, Some(device()))]), shown(1, "0.01"));
-        assert_eq!(pass(&[]), shown(1, "0.6"));
-        // It goes on.
-        assert_eq!(pass(&[(0.02, warning, Some(device()))]), shown(1, "0.02"));
-        assert_eq!(pass(&[]), shown(1, "0.6"));
-        assert_eq!(pass(&[(0.7, warning, Some(device()))]), shown(1, "0.7"));
-        assert_eq!(pass(&[]), shown(1, "0.7"));
-    }
-
-    #[test]
-    fn an_incident_begins_when_a_finding_of_long_before_comes_to_it() {
-        let mut incidents = Incidents::default();
-        let mut seconds = 10;
-        while seconds <= 120 {
-            incidents.update(at(seconds), &[missed("a", 5, None)]);
-            seconds += 5;
-        }
-        // After two minutes its device becomes slow, too.
-        for _ in 0..3 {
-            let both = [slow(Severity::Critical), missed("a", 5, Some(device()))];
-            let both = both.map(|one| Finding {
-                since: if one.problem == Problem::SlowDevice {
-                    at(125)
-                } else {
-                    one.since
-                },
-                ..one
-            });
-            incidents.update(at(seconds), &both);
-            seconds += 5;
-        }
-        let begins: Vec<Time> = incidents.all().map(|one| one.since).collect();
-        assert_eq!(begins, [at(125), at(5)]);
-    }
-
-    #[test]
-    fn a_symptom_of_two_models_moves_to_its_root_alone() {
-        let mut incidents = Incidents::default();
-        let culprit = Some(Subject::Model("a".parse().unwrap()));
-        let before = [missed("a", 1, None), missed("b", 2, culprit.clone())];
-        incidents.update(at(5), &before);
-        incidents.update(at(6), &[missed("c", 6, None)]);
-        assert_eq!(incidents.all().count(), 2);
-        // What was an incident of its own joins the one of its root.
-        incidents.update(at(10), &[&before[..], &[missed("c", 6, culprit)]].concat());
-        let all: Vec<&Incident> = incidents.all().collect();
-        assert_eq!(all.iter().filter(|one| one.end.is_none()).count(), 1);
-        let models: Vec<_> = all.last().unwrap().present().map(Finding::key).collect();
-        assert_eq!(models.len(), 3);
-    }
-
-    #[test]
-    fn what_has_another_root_after_a_minute_is_another_incident() {
-        let mut incidents = Incidents::default();
-        incidents.update(at(10), &[missed("a", 8, None)]);
-        let both = [slow(Severity::Warning), missed("a", 8, Some(device()))];
-        let both = both.map(|finding| Finding {
-            since: finding.since.max(at(8)),
-            ..finding
+        let mut all: Vec<&Incident> = self.all.iter().collect();
+        all.sort_by_key(|one| {
+            (
+                one.end.is_some(),
+                Reverse(one.missed_requests()),
+                Reverse(one.id),
+            )
         });
-        incidents.update(at(100), &both);
-        let all: Vec<&Incident> = incidents.all().collect();
-        let [second, first] = all[..] else {
-            panic!("{all:?}");
-        };
-        assert_eq!(first.root, missed("a", 8, None).subject);
-        assert_eq!((first.since, first.end), (at(8), Some(at(100))));
-        assert_eq!((&second.root, second.findings.len()), (&device(), 2));
-    }
-
-    #[test]
-    fn the_memory_of_incidents_and_of_their_findings_is_bounded() {
-        let mut incidents = Incidents::default();
-        for number in 0..2 * MAX_INCIDENTS as u64 {
-            let now = at(1000 * number);
-            incidents.update(now, &[missed("a", 1000 * number, None)]);
-            incidents.update(now + REOPENED, &[]);
-        }
-        assert_eq!(incidents.all().count(), MAX_INCIDENTS);
-        let mut incidents = Incidents::default();
-        let root = Some(device());
-        let many = (0..2 * MAX_FINDINGS).map(|n| missed(&format!("m{n}"), 5, root.clone()));
-        let all: Vec<Finding> = [slow(Severity::Warning)].into_iter().chain(many).collect();
-        incidents.update(at(5), &all);
-        let incident = incidents.all().next().unwrap();
-        assert_eq!(incident.findings.len(), MAX_FINDINGS);
-        assert_eq!(incident.findings[0].finding.problem, Problem::SlowDevice);
-        incidents.update(at(10), &all);
-        assert_eq!(
-            incidents.all().count(),
-            1,
-            "those that were forgotten are of it"
-        );
+        all.into_iter()
     }
 }

@@ -83,6 +83,7 @@ mod status;
 mod store_again;
 mod traffic;
 mod unstored;
+mod worker_ends;
 mod worth;
 
 pub use agent_message::{LeaseClaim, NodeReport};
@@ -99,7 +100,7 @@ pub use event::{
 pub use finding::{
     CurePreview, Evidence, EvidenceSource, Finding, Problem, RepositoryProblem, Severity, Subject,
 };
-pub use incidents::{Incident, IncidentFinding};
+pub use incidents::{Incident, IncidentFinding, MissedInIncident};
 pub use keys::{Receipt, RequestKey, SolveKey};
 pub use known_measurements::MeasurementKey;
 pub use learned_times::{BatchTime, LearnedTime};

@@ -27,6 +27,8 @@ pub(crate) enum Cause {
     NodeLost(NodeName),
     /// Its batches fail.
     Fails,
+    /// The process on a device that ran it ended.
+    WorkerEnded(DeviceId),
     /// A device that it runs on is slow.
     SlowDevice(DeviceId),
     /// More of its requests come than are planned for.
@@ -58,7 +60,9 @@ impl Cause {
         match self {
             Self::NoNode(node) => node.clone().map(Subject::Node),
             Self::NodeLost(node) => Some(Subject::Node(node.clone())),
-            Self::SlowDevice(device) => Some(Subject::Device(device.clone())),
+            Self::SlowDevice(device) | Self::WorkerEnded(device) => {
+                Some(Subject::Device(device.clone()))
+            }
             Self::Neighbour { culprit, .. } => Some(Subject::Model(culprit.clone())),
             _ => None,
         }
@@ -113,7 +117,10 @@ fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
     {
         return Cause::Fails;
     }
-    let excessive = level.load.is_excessive();
+    if let Some(device) = ended_worker(state, id, level) {
+        return Cause::WorkerEnded(device);
+    }
+    let is_overload = level.load.explains(level.missed, 1.0);
     let not_serving = || not_serving(state, id);
     if let Some(cause @ Cause::NotServing { serving: 0, .. }) = not_serving() {
         // No load is too much for a model without a replica: its clients try again.
@@ -123,18 +130,20 @@ fn cause(state: &State, id: &ModelId, level: &MissedLevel) -> Cause {
         return cause;
     }
     // What was missed before has another cause, and a little slowness does not explain a large load.
-    let slow = slow_device_of(state, id).filter(|slow| {
-        let explains = !excessive || slow.factor > level.load.excess_factor();
+    let slow = slow_device_under(state, id).filter(|slow| {
+        let explains = !is_overload || slow.factor > level.load.excess_factor();
         explains && level.part_since(slow.since) > MOST
     });
     if let Some(slow) = slow {
-        let main = misses.main_device();
-        let is_main = main.is_some_and(|(device, part)| *device == slow.device && part > MOST);
-        if is_main || !excessive {
+        let is_main = match misses.main_device() {
+            Some((device, part)) => *device == slow.device && part > MOST,
+            None => runs_only_on(state, id, &slow.device),
+        };
+        if is_main || !is_overload {
             return Cause::SlowDevice(slow.device.clone());
         }
     }
-    if excessive {
+    if is_overload {
         return Cause::Overload;
     }
     let is_lost = matches!(misses.main_cause(), Some((MissCause::Lost, _)));
@@ -191,6 +200,30 @@ pub(crate) fn slow_device_of<'a>(state: &'a State, id: &ModelId) -> Option<&'a S
     slow.max_by(|a, b| factor(a).total_cmp(&factor(b)))
 }
 
+/// Returns the slow device that slows a model most, or may: with few batches, or beside others, it is not compared and waits there all the same.
+fn slow_device_under<'a>(state: &'a State, id: &ModelId) -> Option<&'a SlowDevice> {
+    slow_device_of(state, id).or_else(|| {
+        let may_slow = |slow: &&SlowDevice| {
+            let mut replicas = state.rollout.on_device(&slow.device);
+            !slow.spared.contains(id) && replicas.any(|one| one.spec.model.model == *id)
+        };
+        let slow = state.slow_devices.iter().filter(may_slow);
+        slow.max_by(|a, b| a.factor.total_cmp(&b.factor))
+    })
+}
+
+fn runs_only_on(state: &State, id: &ModelId, device: &DeviceId) -> bool {
+    let mut replicas = state.rollout.of_model(id);
+    replicas.all(|replica| replica.spec.device == *device)
+}
+
+/// Returns the device on which the process of a model ended, if most of its requests were missed since.
+fn ended_worker(state: &State, id: &ModelId, level: &MissedLevel) -> Option<DeviceId> {
+    let mut ends = state.worker_ends.iter();
+    let found = ends.find(|(_, end)| end.models.contains(id) && level.part_since(end.at) > MOST);
+    found.map(|(device, _)| device.clone())
+}
+
 /// Returns that some of the planned replicas do not serve.
 fn not_serving(state: &State, id: &ModelId) -> Option<Cause> {
     let planned = || state.rollout.of_model(id).filter(|one| one.is_planned());
@@ -220,7 +253,7 @@ fn unanswered(state: &State, id: &ModelId, level: &MissedLevel) -> Option<Cause>
     })
 }
 
-/// Returns the model on the same devices whose requests beyond the plan take most of their time.
+/// Returns the model on the same devices whose requests beyond the plan take most of their time, if that explains the loss.
 fn neighbour(state: &State, id: &ModelId, level: &MissedLevel) -> Option<Cause> {
     let devices: BTreeSet<&DeviceId> = state
         .rollout
@@ -232,13 +265,20 @@ fn neighbour(state: &State, id: &ModelId, level: &MissedLevel) -> Option<Cause> 
         for replica in state.rollout.on_device(device) {
             let other = &replica.spec.model.model;
             let load = state.service_levels.load_during(other, level);
-            if other == id || !load.is_excessive() {
+            let Some(kind) = state.kind(device).filter(|_| other != id) else {
+                continue;
+            };
+            let seconds_of = |model| {
+                let profile = state.profiles.get(model, kind);
+                profile.map_or(0.0, |profile| profile.latency(1).as_secs_f64())
+            };
+            let seconds = seconds_of(other);
+            if !load.explains(
+                level.missed,
+                seconds_of(id) / seconds.max(f64::MIN_POSITIVE),
+            ) {
                 continue;
             }
-            let profile = state
-                .kind(device)
-                .and_then(|kind| state.profiles.get(other, kind));
-            let seconds = profile.map_or(0.0, |profile| profile.latency(1).as_secs_f64());
             let cost = load.excess_rps() * seconds;
             if found.as_ref().is_none_or(|(most, _)| cost > *most) {
                 let cause = Cause::Neighbour {

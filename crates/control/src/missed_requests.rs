@@ -15,6 +15,8 @@ pub enum RequestStage {
     Batch,
     /// The time until its batch was sent, or until it ended without one.
     Queue,
+    /// The time after it was sent in a batch that was not computed.
+    Uncomputed,
     /// The transmission to the worker and back.
     Network,
     /// The time in the worker before its batch was handled.

@@ -3,9 +3,9 @@
 //! Each model that misses its SLO has one cause, as far as it is known. Where that is another subject, the finding of that subject is the root
 //! and lists the model as its victim.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
-use packhorse_cluster::{ModelId, RequestsPerSecond};
+use packhorse_cluster::{DeviceId, ModelId, RequestsPerSecond};
 
 use crate::{
     device_speeds::{SlowDevice, SlowedModel},
@@ -14,8 +14,10 @@ use crate::{
         MAX_NAMED, ending_text, factor, load_text, milliseconds, names, percent, rate, stage_text,
     },
     missed_causes::{Cause, MOST, Missing, missing_models, slow_device_of},
+    nodes::Node,
     service_levels::{Load, MissedLevel},
     state::State,
+    worker_ends::WorkerEnd,
 };
 
 /// The part of the requests in time below which requests fail for everybody who looks.
@@ -43,6 +45,15 @@ pub(crate) fn observed_findings(state: &State, all: &mut Vec<Finding>) {
             all.push(with_victims(overload_finding(culprit, *load), suffer));
         }
     }
+    for (device, end) in state.worker_ends.iter() {
+        let is_lost = |node: &Node| node.is_lost();
+        if end.missed.is_empty() || state.nodes.get(device.node()).is_none_or(is_lost) {
+            continue;
+        }
+        let subject = Subject::Device(device.clone());
+        let suffer = victims.get(&subject).map_or(&[][..], Vec::as_slice);
+        all.push(ended_finding(device, end, suffer));
+    }
     for slow in &state.slow_devices {
         let subject = Subject::Device(slow.device.clone());
         let suffer = victims.get(&subject).map_or(&[][..], Vec::as_slice);
@@ -66,6 +77,7 @@ pub(crate) fn observed_findings(state: &State, all: &mut Vec<Finding>) {
             node.victims = suffer.iter().map(|one| one.id.clone()).collect();
             node.severity = node.severity.min(severity_of(suffer));
             node.missed_part = largest_part(suffer);
+            node.missed = suffer.iter().map(|victim| victim.level.missed).sum();
         }
     }
 }
@@ -78,6 +90,7 @@ fn with_victims(mut finding: Finding, victims: &[&Missing<'_>]) -> Finding {
     finding.severity = finding.severity.min(severity_of(victims));
     finding.missed_part = finding.missed_part.max(largest_part(victims));
     let missed: u64 = victims.iter().map(|victim| victim.level.missed).sum();
+    finding.missed = finding.missed.max(missed);
     let ids: Vec<&ModelId> = victims.iter().map(|victim| victim.id).collect();
     finding.victims = ids.iter().map(|id| (*id).clone()).collect();
     let text = format!(
@@ -130,7 +143,7 @@ fn missed_finding(state: &State, missing: &Missing<'_>) -> Finding {
     if let Some(cure) = cure {
         finding = finding.cured_by(cure);
     }
-    finding.missed_part = part;
+    (finding.missed_part, finding.missed) = (part, missed);
     finding.since = level.since;
     finding.root = root;
     finding.evidence = missed_evidence(state, id, level);
@@ -165,6 +178,10 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
                 "packhorse requests --outcome failed --model {} has the reason; roll back, or register a corrected version",
                 id.name
             ),
+        ),
+        Cause::WorkerEnded(device) => (
+            format!("the process on device {device} that ran it ended"),
+            format!("as for device {device}"),
         ),
         Cause::SlowDevice(device) => (
             format!("device {device}, on which it runs, is slow"),
@@ -232,7 +249,7 @@ fn cause_texts(missing: &Missing<'_>) -> (String, Option<String>) {
 fn stage_cause(missing: &Missing<'_>) -> String {
     match missing.level.misses.longest_stage() {
         Some((stage, part)) if part > MOST => format!(
-            "not known; most of the time of these requests was {}",
+            "not known; most of the time of these requests passed {}",
             stage_text(stage)
         ),
         _ => "not known".to_owned(),
@@ -252,7 +269,11 @@ fn missed_evidence(state: &State, id: &ModelId, level: &MissedLevel) -> Vec<Evid
     }
     if let Some((stage, part)) = misses.longest_stage() {
         evidence.push(Evidence {
-            text: format!("{} of their time was {}", percent(part), stage_text(stage)),
+            text: format!(
+                "{} of their time passed {}",
+                percent(part),
+                stage_text(stage)
+            ),
             source: requests(),
         });
     }
@@ -284,6 +305,50 @@ fn overload_finding(id: &ModelId, load: Load) -> Finding {
         .cured_by("add devices, or lower its load; the next plans are for the measured rate");
     finding.preview = rate_preview(id, load);
     finding
+}
+
+/// Returns the finding of a process that ended. Its models are victims even if they miss too few requests for findings of their own.
+fn ended_finding(device: &DeviceId, end: &WorkerEnd, suffer: &[&Missing<'_>]) -> Finding {
+    let missed = end.missed_requests();
+    let requests = match missed {
+        1 => "1 request missed its SLO".to_owned(),
+        many => format!("{many} requests missed their SLO"),
+    };
+    let models: Vec<&ModelId> = end.models.iter().collect();
+    let text = format!(
+        "a process on device {device} with {} ended, and {requests}",
+        names(&models)
+    );
+    let subject = Subject::Device(device.clone());
+    let mut finding = Finding::new(Severity::Warning, subject, Problem::WorkerEnded, text)
+        .because("it crashed, or was killed, or its connection broke")
+        .cured_by(format!(
+            "none is needed once it serves; worker.log.old of its replica on node {} says more, and packhorse requests --outcome lost",
+            device.node()
+        ));
+    finding.severity = finding.severity.min(severity_of(suffer));
+    finding.missed_part = largest_part(suffer);
+    (finding.missed, finding.since) = (missed, end.at);
+    let mut victims: Vec<(&ModelId, u64)> = end.missed.iter().map(|(id, n)| (id, *n)).collect();
+    victims.sort_by_key(|(_, missed)| Reverse(*missed));
+    finding.victims = victims.iter().map(|(id, _)| (*id).clone()).collect();
+    finding = finding.shown_by(
+        match end.served_again {
+            Some(again) => format!(
+                "all of its models were seen to serve again {:.0} s later",
+                again.saturating_since(end.at).as_secs_f64()
+            ),
+            None => "not all of its models serve again".to_owned(),
+        },
+        Some(EvidenceSource::Nodes),
+    );
+    victims
+        .into_iter()
+        .take(MAX_NAMED)
+        .fold(finding, |finding, (id, missed)| {
+            let source = EvidenceSource::MissedRequests(id.clone());
+            finding.shown_by(format!("model {id} missed {missed}"), Some(source))
+        })
 }
 
 /// Returns the finding of a slow device.

@@ -63,7 +63,7 @@ pub enum PlanReason {
         /// The kind of device.
         kind: DeviceKind,
     },
-    /// The requests of a model arrive at another rate than the current plan assumes.
+    /// The requests of a model arrive at another rate than the current plan assumes. Each counts as many times as it has rows.
     Rate {
         /// The model.
         model: ModelId,
@@ -183,7 +183,7 @@ impl fmt::Display for PlanReason {
                 let (rate, assumed) = (rate.get(), assumed.get());
                 write!(
                     f,
-                    "model {model} gets {rate:.1} requests/s instead of {assumed:.1}"
+                    "model {model} gets {rate:.1} rows/s instead of {assumed:.1}"
                 )
             }
             Self::ReplicaFailed { model, device } => {
@@ -198,7 +198,7 @@ impl fmt::Display for PlanReason {
                 let part = 100.0 * ratio;
                 write!(
                     f,
-                    "{part:.0} % of the predicted requests of model {model} are answered in time"
+                    "{part:.0} % of the predicted rows/s of model {model} are answered in time"
                 )
             }
             Self::Drift { model, ratio } => {
@@ -383,7 +383,7 @@ mod tests {
                     rate: RequestsPerSecond::new(80.04).unwrap(),
                     assumed: RequestsPerSecond::new(50.0).unwrap(),
                 },
-                "model m:2 gets 80.0 requests/s instead of 50.0",
+                "model m:2 gets 80.0 rows/s instead of 50.0",
             ),
             (
                 PlanReason::ReplicaFailed {
@@ -412,7 +412,7 @@ mod tests {
                     model: "m:1".parse().unwrap(),
                     ratio: 0.5,
                 },
-                "50 % of the predicted requests of model m:1 are answered in time",
+                "50 % of the predicted rows/s of model m:1 are answered in time",
             ),
             (
                 PlanReason::Drift {

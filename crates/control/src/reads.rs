@@ -220,7 +220,8 @@ impl Controller {
         self.announcements.present_findings()
     }
 
-    /// Returns the incidents since the start of the process, as far as they are kept, the newest first.
+    /// Returns the incidents since the start of the process, as far as they are kept: those that are not over first, then those that cost the most requests,
+    /// then the newest.
     pub fn incidents(&self) -> impl Iterator<Item = &Incident> {
         self.incidents.all()
     }

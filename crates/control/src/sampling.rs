@@ -9,6 +9,7 @@ use crate::{
     findings::{blame_lost_nodes, findings},
     notice::{Drift, Notice},
     plan_reason::PlanReason,
+    rollout::PlacedReplica,
 };
 
 impl Controller {
@@ -25,6 +26,12 @@ impl Controller {
         self.predictions.sample(now, &sample.models, forecasts);
         let levels = &mut self.state.service_levels;
         levels.sample(now, &sample.models, &sample.misses, forecasts);
+        let mut ends = std::mem::take(&mut self.state.worker_ends);
+        ends.sample(now, &self.state.service_levels, |id| {
+            let replica = self.state.rollout.get(id);
+            replica.is_some_and(PlacedReplica::is_planned) && !self.state.serves(id)
+        });
+        self.state.worker_ends = ends;
         let mut unobserved = self.state.estimated_devices();
         unobserved.extend(self.state.devices_of_backbones());
         let replicas = self.state.rollout.iter();
@@ -65,7 +72,10 @@ impl Controller {
         let mut findings = findings(now, &self.state, &self.planning);
         self.finding_log.date(now, &mut findings);
         blame_lost_nodes(&self.state.nodes, &mut findings);
-        self.incidents.update(now, &findings);
+        let levels = &self.state.service_levels;
+        self.incidents.update(now, &findings, |model, time| {
+            levels.missed_since(model, time)
+        });
         for (change, finding) in self.announcements.findings(findings) {
             self.tell(Notice::Finding(change, Box::new(finding)));
         }

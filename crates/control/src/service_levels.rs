@@ -24,6 +24,12 @@ const OBJECTIVE: f64 = 0.99;
 const MIN_ENDED: u64 = 20;
 /// The least number of missed requests for which a model can miss the objective.
 const MIN_MISSED: u64 = 3;
+/// The standard deviations of the planned number of requests, as they come at random, by which more must come to be clearly more.
+const SIGNIFICANT: f64 = 3.0;
+/// The factor above the planned requests from which any loss may be that of the load: queues grow until everything is late.
+const LARGE: f64 = 1.5;
+/// The number of requests that a request beyond the planned ones may cost below that factor.
+const LOSS_PER_EXCESS: f64 = 2.0;
 
 /// The requests of all models in the last minute.
 #[derive(Clone, Debug, Default)]
@@ -86,6 +92,8 @@ pub(crate) struct Load {
     pub(crate) offered_rps: f64,
     /// The requests per second that the plan meant to answer in time when it began.
     pub(crate) planned_rps: f64,
+    /// The time of both, in seconds.
+    pub(crate) seconds: f64,
 }
 
 impl MissedLevel {
@@ -103,9 +111,20 @@ impl MissedLevel {
 }
 
 impl Load {
-    /// Returns true if clearly more came than was planned for.
+    /// Returns true if clearly more came than was planned for: by a fifth, and by more than chance.
     pub(crate) fn is_excessive(self) -> bool {
-        self.planned_rps > 0.0 && self.offered_rps > 1.2 * self.planned_rps
+        let planned = self.planned_rps * self.seconds / self.rows.max(1.0);
+        let excess = self.excess_rps() * self.seconds / self.rows.max(1.0);
+        self.planned_rps > 0.0
+            && self.offered_rps > 1.2 * self.planned_rps
+            && excess > SIGNIFICANT * planned.sqrt()
+    }
+
+    /// Returns true if the excess explains a loss of so many requests, each of which takes `work` times as much time on a device as one of these.
+    pub(crate) fn explains(self, missed: u64, work: f64) -> bool {
+        let excess = self.excess_rps() * self.seconds / self.rows.max(1.0);
+        self.is_excessive()
+            && (self.excess_factor() >= LARGE || missed as f64 * work <= LOSS_PER_EXCESS * excess)
     }
 
     /// Returns how many times as much came as was planned for.
@@ -162,6 +181,13 @@ impl ServiceLevels {
         levels
             .filter_map(|(model, history)| Some((model, history.missed_level(model)?)))
             .collect()
+    }
+
+    /// Returns the number of requests of a model that missed its SLO in periods of the last minute that were not over at this time.
+    pub(crate) fn missed_since(&self, model: &ModelId, time: Time) -> u64 {
+        let periods = self.models.get(model).map(|history| &history.periods);
+        let later = periods.into_iter().flatten().filter(|one| one.end > time);
+        later.map(|period| period.counts.missed).sum()
     }
 
     /// Returns the load of a model while another one missed its objective.
@@ -274,6 +300,7 @@ fn load<'a>(periods: impl Iterator<Item = &'a Period>, model: &ModelId, planned:
         rows: rows / f64::max(requests, 1.0),
         offered_rps: rows / seconds,
         planned_rps: planned.get(model).copied().unwrap_or_default(),
+        seconds,
     }
 }
 
@@ -362,5 +389,43 @@ mod tests {
             assert_eq!(model.pass(400, within_slo, missed), None, "{missed}");
         }
         assert!(model.pass(400, 290, 3).is_some());
+    }
+
+    #[test]
+    fn a_slight_excess_explains_a_loss_of_its_size_and_chance_none() {
+        let load = |offered_rps, planned_rps, seconds| Load {
+            rows: 1.0,
+            offered_rps,
+            planned_rps,
+            seconds,
+        };
+        // 36 requests where 29 were planned for: as many come by chance.
+        assert!(!load(7.2, 5.8, 5.0).is_excessive());
+        assert!(!load(7.2, 5.8, 5.0).explains(5, 1.0));
+        // 140 more than 580: they cost 280 at most.
+        let slight = load(7.2, 5.8, 100.0);
+        assert!(slight.is_excessive() && slight.explains(280, 1.0));
+        assert!(!slight.explains(281, 1.0) && !slight.explains(280, 2.0));
+        // Twice as many can make all of them late.
+        assert!(load(20.0, 10.0, 10.0).explains(200, 1.0));
+        assert!(
+            !load(20.0, 0.0, 10.0).explains(200, 1.0),
+            "nothing was planned"
+        );
+    }
+
+    #[test]
+    fn missed_requests_are_counted_from_a_time_on() {
+        let mut model = Sampled::default();
+        let id: ModelId = "m".parse().unwrap();
+        model.pass(0, 0, 0);
+        model.pass(10, 0, 10);
+        let between = model.now;
+        model.pass(10, 3, 7);
+        assert_eq!(model.levels.missed_since(&id, Time::ZERO), 17);
+        assert_eq!(model.levels.missed_since(&id, between), 7);
+        assert_eq!(model.levels.missed_since(&id, model.now), 0);
+        let other = "other".parse().unwrap();
+        assert_eq!(model.levels.missed_since(&other, Time::ZERO), 0);
     }
 }

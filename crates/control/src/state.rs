@@ -28,6 +28,7 @@ use crate::{
     rollout::{LinkPhase, NodePhase, Observations, PlacedReplica, Rollout},
     service_levels::ServiceLevels,
     traffic::Traffic,
+    worker_ends::WorkerEnds,
 };
 
 /// The state of the cluster.
@@ -65,6 +66,8 @@ pub(crate) struct State {
     pub(crate) observer: DeviceObserver,
     /// The devices that are slower than their siblings, or their profiles, now.
     pub(crate) slow_devices: Vec<SlowDevice>,
+    /// The processes that ended while their models served.
+    pub(crate) worker_ends: WorkerEnds,
     /// The requests of the last minute.
     pub(crate) service_levels: ServiceLevels,
     /// The tenants of every model whose requests ended its workers of late.

@@ -1,11 +1,16 @@
 //! Findings in the form of the API.
 
+use std::cmp::Reverse;
+
 use packhorse_api::{PlanPreviewRequest, PreviewModel, events};
 use packhorse_cluster::Time;
 use packhorse_control::{CurePreview, EvidenceSource, Finding, Incident, Severity, Subject};
 
 use super::cure_previews::{preview_of_devices, preview_of_model, unchanged_model};
 use crate::clock::Clock;
+
+/// The largest number of models that an incident lists with their requests.
+const MAX_MODELS: usize = 32;
 
 /// Returns the findings in the form of the API, with verified cures where `verified` returns some.
 pub(super) fn finding_views(
@@ -34,6 +39,7 @@ fn finding_view(
         problem: finding.problem.name().to_owned(),
         model: finding.model.clone(),
         since_ms: (finding.since < Time::MAX).then(|| clock.unix_ms(finding.since)),
+        missed_requests: finding.missed,
         text: finding.text.clone(),
         cause: finding.cause.clone().unwrap_or_default(),
         evidence: finding
@@ -63,6 +69,8 @@ pub(super) fn incident_views<'a>(
         severity: severity_view(incident.severity),
         since_ms: unix_ms(incident.since),
         end_ms: incident.end.map(unix_ms),
+        missed_requests: incident.missed_requests(),
+        missed_by_model: missed_by_model(incident),
         findings: incident
             .findings
             .iter()
@@ -77,6 +85,19 @@ pub(super) fn incident_views<'a>(
             .collect(),
     };
     incidents.map(view).collect()
+}
+
+/// Returns the models that missed requests in an incident, the one with the most first.
+fn missed_by_model(incident: &Incident) -> Vec<events::MissedByModel> {
+    let missed = incident.missed.iter().filter(|(_, one)| one.requests > 0);
+    let missed = missed.map(|(model, one)| events::MissedByModel {
+        model: model.clone(),
+        requests: one.requests,
+    });
+    let mut missed: Vec<events::MissedByModel> = missed.collect();
+    missed.sort_by_key(|one| Reverse(one.requests));
+    missed.truncate(MAX_MODELS);
+    missed
 }
 
 /// Returns the severity in the form of the API.

@@ -29,7 +29,7 @@ impl Findings {
         }
     }
 
-    /// Replaces the findings. Those with one root follow each other, the root first and the groups with the most severe findings first. Those that
+    /// Replaces the findings. Those with one root follow each other, the root first and the groups that cost the most requests first. Those that
     /// are new or of another severity, and those that are over, become events.
     pub fn set(&self, mut findings: Vec<Finding>) {
         sort(&mut findings);
@@ -45,29 +45,30 @@ impl Findings {
         }
     }
 
-    /// Replaces the incidents, the newest of which come first.
+    /// Replaces the incidents, which keep their order.
     pub fn set_incidents(&self, incidents: Vec<Incident>) {
         self.incidents.send_replace(incidents.into());
     }
 
-    /// Returns the incidents, the newest first.
+    /// Returns the incidents: those that are not over first, then those that cost the most requests, then the newest.
     pub fn incidents(&self) -> Arc<[Incident]> {
         self.incidents.borrow().clone()
     }
 
-    /// Returns the findings, the most severe groups first.
+    /// Returns the findings, the groups that cost the most requests first.
     pub fn get(&self) -> Arc<[Finding]> {
         self.current.borrow().clone()
     }
 }
 
-/// Sorts findings by root: the groups with the most severe findings first, in each the root first.
+/// Sorts findings by root: the groups that cost the most requests first, of equal ones those with the most severe findings, in each the root first.
 fn sort(findings: &mut [Finding]) {
     let root = |finding: &Finding| finding.root.clone().or_else(|| finding.subject.clone());
-    let mut worst: BTreeMap<Option<Subject>, Severity> = BTreeMap::new();
+    let mut worst: BTreeMap<Option<Subject>, (u64, Severity)> = BTreeMap::new();
     for finding in findings.iter() {
-        let severity = worst.entry(root(finding)).or_insert(finding.severity);
-        *severity = finding.severity.max(*severity);
+        let (missed, severity) = (finding.missed_requests, finding.severity);
+        let group = worst.entry(root(finding)).or_insert((missed, severity));
+        *group = (group.0.max(missed), group.1.max(severity));
     }
     findings.sort_by_cached_key(|finding| {
         let root = root(finding);
@@ -76,7 +77,7 @@ fn sort(findings: &mut [Finding]) {
             Reverse(worst),
             root,
             finding.root.is_some(),
-            Reverse(finding.severity),
+            Reverse((finding.missed_requests, finding.severity)),
         )
     });
 }
@@ -100,4 +101,42 @@ fn missing<'a, T: Ord>(
         .iter()
         .filter(|finding| !known.contains(&key(finding)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn finding(subject: &Value, root: &Value, missed: u64, severity: &str) -> Finding {
+        let finding = json!({
+            "severity": severity, "subject": subject, "root": root, "missed_requests": missed,
+            "text": "", "cause": "", "cure": null,
+        });
+        serde_json::from_value(finding).expect("it is one")
+    }
+
+    #[test]
+    fn causes_stand_above_their_symptoms_and_what_costs_most_first_whatever_its_name() {
+        let (a, b, z) = (
+            json!({"model": "a:1"}),
+            json!({"model": "b:1"}),
+            json!({"model": "z:1"}),
+        );
+        let device = json!({"device": "n/0"});
+        let none = Value::Null;
+        let mut findings = vec![
+            finding(&a, &none, 0, "info"),
+            finding(&b, &none, 0, "critical"),
+            finding(&z, &none, 8, "warning"),
+            finding(&b, &device, 5, "warning"),
+            finding(&a, &device, 20, "warning"),
+            finding(&device, &none, 25, "critical"),
+        ];
+        sort(&mut findings);
+        let subjects = findings.iter().map(|one| json!(one.subject));
+        let expected = [&device, &a, &b, &z, &b, &a];
+        assert_eq!(json!(subjects.collect::<Vec<_>>()), json!(expected));
+    }
 }

@@ -8,7 +8,7 @@ use packhorse_control::{MissCause, MissedRequests, RequestStage};
 
 use super::{
     request_end::end_of,
-    request_log::{Record, RequestLog, RequestRecord},
+    request_log::{BatchOutcome, Record, RequestLog, RequestRecord},
 };
 
 /// Counts missed requests. Each reading adds those that have ended since the one before, as far as their records are still there.
@@ -64,7 +64,7 @@ fn miss_cause(request: &RequestRecord) -> Option<MissCause> {
 }
 
 /// Returns the times of a request's stages.
-fn stages(request: &RequestRecord) -> [(RequestStage, Duration); 9] {
+fn stages(request: &RequestRecord) -> [(RequestStage, Duration); 10] {
     let course = &request.course;
     let queue = match course.batch {
         Some(_) => Duration::from(course.inbox) + Duration::from(course.queue),
@@ -72,8 +72,19 @@ fn stages(request: &RequestRecord) -> [(RequestStage, Duration); 9] {
         None => Duration::from(request.latency).saturating_sub(request.receive.into()),
     };
     let batch = &course.stages;
+    let is_uncomputed = course
+        .batch
+        .is_some_and(|batch| batch.outcome == BatchOutcome::Failed);
+    let before = [request.receive, course.load, course.batch_wait];
+    let before = before.into_iter().map(Duration::from).sum::<Duration>() + queue;
+    let uncomputed = if is_uncomputed {
+        Duration::from(request.latency).saturating_sub(before)
+    } else {
+        Duration::ZERO
+    };
     [
         (RequestStage::Receive, request.receive.into()),
+        (RequestStage::Uncomputed, uncomputed),
         (RequestStage::Load, course.load.into()),
         (RequestStage::Batch, course.batch_wait.into()),
         (RequestStage::Queue, queue),
@@ -92,7 +103,7 @@ mod tests {
 
     use super::*;
     use crate::telemetry::{
-        request_log::{BatchOutcome, Micros, ReplicaNumber, RequestBatch, RequestCourse},
+        request_log::{Micros, ModelNumber, ReplicaNumber, RequestBatch, RequestCourse},
         request_texts::TextPlace,
     };
 
@@ -149,5 +160,36 @@ mod tests {
         assert_eq!(more[&model].causes[&MissCause::Refused], 1);
         assert_eq!(&more[&model].stages, stages);
         assert!(counter.read(&log, |_| false).is_empty());
+        // A batch that was lost with its worker has no stages: the rest of the time is not that of receiving.
+        let mut lost = before_batch(number, replica);
+        lost.latency = Micros(41_000);
+        log.record_request(lost, [""; 4]);
+        let more = counter.read(&log, |_| true);
+        let uncomputed = more[&model].stages[&RequestStage::Uncomputed];
+        assert_eq!(uncomputed, Duration::from_millis(40));
+    }
+
+    /// Returns the record of a request that was lost in a batch of this replica, one millisecond after it came.
+    fn before_batch(model: ModelNumber, replica: ReplicaNumber) -> RequestRecord {
+        RequestRecord {
+            model,
+            arrived: Time::ZERO,
+            latency: Micros(1000),
+            slo: Micros(50_000),
+            receive: Micros(1000),
+            rows: 1,
+            outcome: RequestOutcome::Lost,
+            course: RequestCourse {
+                batch: Some(RequestBatch {
+                    key: 2,
+                    replica,
+                    rows: 1,
+                    round_trip: Micros(40_000),
+                    outcome: BatchOutcome::Failed,
+                }),
+                ..RequestCourse::default()
+            },
+            texts: TextPlace::default(),
+        }
     }
 }

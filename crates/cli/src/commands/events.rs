@@ -138,7 +138,7 @@ impl IncidentsArgs {
 fn print_incident(incident: &Incident) -> anyhow::Result<()> {
     let end = |end: Option<u64>| end.map_or_else(|| "now".to_owned(), format_time);
     output::print_line(format!(
-        "{:>4}  {}  {}  {} to {}",
+        "{:>4}  {}  {}  {} to {}{}",
         incident.id,
         paint(
             &incident.severity.to_string(),
@@ -147,6 +147,7 @@ fn print_incident(incident: &Incident) -> anyhow::Result<()> {
         subject_text(incident.root.as_ref()),
         format_time(incident.since_ms),
         end(incident.end_ms),
+        missed_text(incident),
     ))?;
     for IncidentFinding { finding, end_ms } in &incident.findings {
         let since = finding.since_ms.unwrap_or(incident.since_ms);
@@ -159,6 +160,25 @@ fn print_incident(incident: &Incident) -> anyhow::Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// Returns the number of requests that missed their SLO in an incident, and whose they were.
+fn missed_text(incident: &Incident) -> String {
+    const MAX_NAMED: usize = 3;
+    let by_model = &incident.missed_by_model;
+    let models = by_model.iter().take(MAX_NAMED);
+    let mut models: Vec<String> = models
+        .map(|one| format!("{} of {}", one.requests, one.model))
+        .collect();
+    let more = by_model.len().saturating_sub(MAX_NAMED);
+    if more > 0 {
+        models.push(format!("{more} more models"));
+    }
+    match incident.missed_requests {
+        0 => String::new(),
+        1 => format!(", 1 request missed: {}", models.join(", ")),
+        missed => format!(", {missed} requests missed: {}", models.join(", ")),
+    }
 }
 
 /// Prints an event in one line: as JSON, or for people.
@@ -230,8 +250,14 @@ fn print_finding(finding: &Finding) -> anyhow::Result<()> {
     let subject = subject_text(finding.subject.as_ref());
     // What has its cause elsewhere stands under the finding of that.
     let indent = if finding.root.is_some() { "  " } else { "" };
+    // Most texts say what they are about.
+    let subject = if finding.subject.is_none() || finding.text.contains(&subject) {
+        String::new()
+    } else {
+        format!("{subject}: ")
+    };
     output::print_line(format!(
-        "{indent}{}  {subject}: {}",
+        "{indent}{}  {subject}{}",
         paint(&finding.severity.to_string(), colour),
         finding.text
     ))?;

@@ -108,17 +108,17 @@ async fn findings_have_cause_and_cure() {
     let gateway = Gateway::start(crate::PROGRAM).await;
     let findings = json!([{
         "severity": "warning", "subject": {"model": "densenet121:1"}, "problem": "slo_missed", "since_ms": 1_795_388_003_313_u64,
-        "text": "40 of 100 requests missed", "cause": "device n/gpu0 is slow",
-        "evidence": [{"text": "90 % of their time was computing", "route": "/v1/requests"}],
+        "text": "40 of 100 requests of model densenet121:1 missed", "missed_requests": 40, "cause": "device n/gpu0 is slow",
+        "evidence": [{"text": "90 % of their time passed computing", "route": "/v1/requests"}],
         "root": {"device": "n/gpu0"}, "victims": [], "cure": {"text": "as for device n/gpu0", "preview": null},
     }]);
     gateway
         .answers("GET", "/v1/findings", 200, findings.clone())
         .await;
-    let expected = "  warning  model densenet121:1: 40 of 100 requests missed
+    let expected = "  warning  40 of 100 requests of model densenet121:1 missed
     since: 2026-11-22 22:53:23.313Z
     cause: device n/gpu0 is slow
-    shown by: 90 % of their time was computing
+    shown by: 90 % of their time passed computing
     cure: as for device n/gpu0
 ";
     assert_eq!(gateway.run(&["findings"]).text(), expected);
@@ -131,21 +131,22 @@ async fn incidents_have_a_begin_an_end_and_their_findings() {
     let finding = json!({
         "severity": "warning", "subject": {"device": "n/gpu0"}, "problem": "slow_device", "since_ms": 1_795_388_003_313_u64,
         "text": "batches take 1.5 times as long", "cause": "it may throttle", "evidence": [], "root": null, "victims": [],
-        "cure": null,
+        "missed_requests": 7, "cure": null,
     });
     let incident = |id: u64, end: Option<u64>| {
         json!({
             "id": id, "root": {"device": "n/gpu0"}, "severity": "critical", "since_ms": 1_795_388_003_313_u64, "end_ms": end,
-            "findings": [{"finding": finding, "end_ms": end}],
+            "findings": [{"finding": finding, "end_ms": end}], "missed_requests": 7,
+            "missed_by_model": [{"model": "a:1", "requests": 4}, {"model": "b:2", "requests": 3}],
         })
     };
     let (open, over) = (incident(2, None), incident(1, Some(1_795_388_063_313)));
     gateway
         .answers("GET", "/v1/incidents", 200, json!([open, over]))
         .await;
-    let expected = "   2  critical  device n/gpu0  2026-11-22 22:53:23.313Z to now
+    let expected = "   2  critical  device n/gpu0  2026-11-22 22:53:23.313Z to now, 7 requests missed: 4 of a:1, 3 of b:2
       2026-11-22 22:53:23.313Z to now  batches take 1.5 times as long: it may throttle
-   1  critical  device n/gpu0  2026-11-22 22:53:23.313Z to 2026-11-22 22:54:23.313Z
+   1  critical  device n/gpu0  2026-11-22 22:53:23.313Z to 2026-11-22 22:54:23.313Z, 7 requests missed: 4 of a:1, 3 of b:2
       2026-11-22 22:53:23.313Z to 2026-11-22 22:54:23.313Z  batches take 1.5 times as long: it may throttle
 ";
     assert_eq!(gateway.run(&["incidents"]).text(), expected);

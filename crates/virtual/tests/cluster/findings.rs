@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use packhorse_cluster::{DeviceId, ModelId, NodeName, Time};
-use packhorse_control::{CurePreview, Finding, Problem, Severity, Subject};
+use packhorse_control::{CurePreview, Finding, Incident, Problem, Severity, Subject};
 
 use crate::virtual_cluster::{Settings, VirtualCluster};
 
@@ -262,4 +262,94 @@ fn what_is_missed_while_no_node_is_there_is_no_overload() {
     assert_eq!(cause.as_deref(), Some("no node is there"));
     let short = finding(&cluster, Problem::ModelShort, &of_model("a:1"));
     assert_eq!(short, None, "the plan of before counts no more");
+}
+
+/// Returns a cluster of one device whose pool has ten models, each of which gets this rate.
+fn pool_cluster(rate: f64) -> VirtualCluster {
+    let mut cluster = VirtualCluster::new(Settings {
+        pools: true,
+        ..Settings::default()
+    });
+    cluster.add_node("n", "T4", 1, 16 << 10);
+    let models = || (0..10).map(|number| format!("m{number}:1"));
+    for model in models() {
+        cluster.register(&model, rate);
+    }
+    cluster.run_until("all models serve", 2 * MINUTE, VirtualCluster::is_healthy);
+    for model in models() {
+        cluster.set_clients(&model, rate);
+    }
+    cluster.run_for(2 * MINUTE);
+    cluster
+}
+
+fn incidents(cluster: &VirtualCluster) -> Vec<&Incident> {
+    cluster.controller().incidents().collect()
+}
+
+#[test]
+fn a_process_that_was_killed_is_an_incident_with_its_models_and_what_it_cost() {
+    let mut cluster = pool_cluster(20.0);
+    let node: NodeName = "n".parse().unwrap();
+    let device = Subject::Device("n/sim0".parse().unwrap());
+    let before = cluster.environment.requests.clone();
+    let begin = cluster.now;
+    // Each of them has a process of its own here.
+    for member in 0..10 {
+        cluster.kill_worker(&node, member);
+    }
+    cluster.run_until("it is found", MINUTE, |c| {
+        finding(c, Problem::WorkerEnded, &device).is_some()
+    });
+    cluster.run_for(Duration::from_secs(20));
+    let found = finding(&cluster, Problem::WorkerEnded, &device).unwrap();
+    assert!(found.since >= begin && found.since <= begin + Duration::from_secs(1));
+    let text = &found.text;
+    let begins =
+        "a process on device n/sim0 with models m0:1, m1:1, m2:1, m3:1, m4:1, 5 more ended, and ";
+    assert!(text.starts_with(begins), "{text}");
+    assert!(is_rounded(&found), "{found:?}");
+    let again = &found.evidence[0].text;
+    assert!(
+        again.starts_with("all of its models were seen to serve again "),
+        "{again}"
+    );
+    // All requests that were missed since are of it: those of models that missed too few for a finding of their own as well.
+    let missed = cluster.environment.requests.iter();
+    let missed = missed.map(|(model, (_, missed))| missed - before[model].1);
+    let missed: u64 = missed.sum();
+    assert!(missed > 0);
+    assert_eq!(found.missed, missed);
+    for finding in cluster.controller().findings() {
+        assert_eq!(finding.root(), &device, "{finding:?}");
+    }
+    let all = incidents(&cluster);
+    let [incident] = all[..] else {
+        panic!("{all:#?}");
+    };
+    assert_eq!((&incident.root, incident.end), (&device, None));
+    assert_eq!(incident.missed_requests(), missed);
+    // Its models have missed requests in a period that may have begun before.
+    let since = incident.since;
+    assert!(since <= found.since && since + Duration::from_secs(5) > found.since);
+    assert_eq!(incident.findings[0].finding.problem, Problem::WorkerEnded);
+    cluster.run_until("it is over", 2 * MINUTE, |c| incidents(c)[0].end.is_some());
+    assert_eq!(incidents(&cluster)[0].missed_requests(), missed);
+}
+
+#[test]
+fn what_misses_without_a_reason_of_its_own_is_not_laid_to_chance_in_its_load() {
+    let mut cluster = pool_cluster(3.0);
+    let node: NodeName = "n".parse().unwrap();
+    cluster.stop_worker(&node, 0, Duration::from_secs(4));
+    let mut seen = 0;
+    for _ in 0..30 {
+        cluster.run_for(Duration::from_secs(1));
+        for finding in cluster.controller().findings() {
+            let cause = finding.cause.as_deref().unwrap_or_default();
+            assert!(!cause.contains(" were planned for"), "{finding:?}");
+            seen += usize::from(finding.problem == Problem::SloMissed);
+        }
+    }
+    assert!(seen > 100, "{seen}");
 }

@@ -122,7 +122,7 @@ pub(super) async fn stream(
     Ok((headers, [("x-accel-buffering", "no")], body).into_response())
 }
 
-/// Returns what is wrong in the cluster, the most severe first.
+/// Returns what is wrong in the cluster: a cause above what it causes, and what costs the most requests first.
 #[utoipa::path(
     get, path = "/v1/findings", tag = "events", security(("admin" = [])),
     responses((status = 200, body = [Finding]), (status = "default", description = "Any failure", body = ErrorBody))
@@ -171,8 +171,9 @@ impl WhichIncidents {
     }
 }
 
-/// Returns the incidents since the gateway's start, the newest first: findings with one root, from the first of them until the last is over.
+/// Returns the incidents since the gateway's start: findings with one root, from the first of them until the last is over.
 ///
+/// Those that are not over come first, then those that cost the most requests, then the newest.
 /// The newest 128 are kept, and are gone when the gateway ends.
 #[utoipa::path(
     get, path = "/v1/incidents", tag = "events", security(("admin" = [])), params(WhichIncidents),

@@ -433,6 +433,7 @@ async fn findings_are_listed_and_told_once() {
         problem: "model_short".to_owned(),
         model: None,
         since_ms: Some(1),
+        missed_requests: 0,
         text: format!("{model} is short by {short} requests/s"),
         cause: format!("{short} devices are too few"),
         evidence: Vec::new(),

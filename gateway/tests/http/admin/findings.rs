@@ -96,6 +96,10 @@ async fn an_overload_is_a_finding_with_a_cure_that_can_be_tried_and_an_incident(
         (&json!(1), &Value::Null)
     );
     assert_eq!(incidents[0]["root"], json!({"model": "m:1"}));
+    let missed = incidents[0]["missed_requests"].as_u64().unwrap();
+    let by_model = json!([{"model": "m:1", "requests": missed}]);
+    assert!(missed > 0, "{incidents}");
+    assert_eq!(incidents[0]["missed_by_model"], by_model);
     let of_it = incidents[0]["findings"].as_array().unwrap();
     assert!(
         of_it
