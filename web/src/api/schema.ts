@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 d761112e8d1de980d0c631da81139e9b78815dfd7e3cc717767a1e2fa6a2aa9a) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 473e1fcfcc53bc5e0c44bb8a60d6803dd9ec5a5dd5ebc619f6b361afddf30583) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -650,6 +650,11 @@ export interface components {
             cure?: components["schemas"]["Cure"] | null;
             /** @description The numbers that show it. */
             evidence?: components["schemas"]["Evidence"][];
+            /**
+             * Format: int64
+             * @description The number of requests that it cost in the last minute, or of a process that ended since then; 0 if it is not known.
+             */
+            missed_requests?: number;
             /** @description The model on the subject that has the trouble, as NAME:VERSION, where several can have it. */
             model?: string | null;
             /** @description The kind of trouble, such as `slo_missed`: the label `problem` of the metric `packhorse_findings`. */
@@ -866,13 +871,20 @@ export interface components {
              *     minute, the incident goes on.
              */
             end_ms?: number | null;
-            /** @description Its findings, in the order in which they came; at most 32. */
+            /** @description Its findings, at most 32: those of the root first, then those with the most missed requests. */
             findings: components["schemas"]["IncidentFinding"][];
             /**
              * Format: int64
              * @description The number of the incident since the gateway's start, from 1.
              */
             id: number;
+            /** @description The models whose requests these were, the one with the most first; at most 32. */
+            missed_by_model?: components["schemas"]["MissedByModel"][];
+            /**
+             * Format: int64
+             * @description The number of requests that missed their SLO in it so far, of all models.
+             */
+            missed_requests?: number;
             root?: components["schemas"]["Subject"] | null;
             /** @description The worst urgency so far. */
             severity: components["schemas"]["Severity"];
@@ -1113,6 +1125,16 @@ export interface components {
              * @description The mean number of rows of a request since the gateway's start; null if none have come.
              */
             rows_per_request?: number | null;
+        };
+        /** @description The requests of a model that missed its SLO in an incident. */
+        MissedByModel: {
+            /** @description The model, as NAME:VERSION. */
+            model: string;
+            /**
+             * Format: int64
+             * @description The number of these requests.
+             */
+            requests: number;
         };
         /** @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
         ModelChange: {

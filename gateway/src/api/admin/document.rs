@@ -15,8 +15,12 @@ const DIGEST: &str = "^sha256:[0-9a-f]{64}$";
 /// The route whose answers all routes of inference have.
 const INFER: &str = "/v2/models/{model}/infer";
 
+/// The kinds of things that a field beside their own ones tells apart.
+const TAGGED: [&str; 1] = ["ImagePreprocess"];
+
 /// Adds the rules of parameters and bodies to the document.
 pub(super) fn tighten(document: &mut OpenApi) {
+    allow_tags(document);
     let infer = document.paths.paths.get(INFER);
     let infer = infer.and_then(|item| item.post.as_ref());
     let infer = infer
@@ -50,6 +54,17 @@ pub(super) fn tighten(document: &mut OpenApi) {
                     Ref::from_schema_name("RepositoryIndexRequest").into(),
                 );
             }
+        }
+    }
+}
+
+/// Allows the field that tells kinds apart beside those of a kind, whose own schema forbids it. The server refuses what is unknown.
+fn allow_tags(document: &mut OpenApi) {
+    let components = document.components.get_or_insert_default();
+    for name in TAGGED {
+        let schema = components.schemas.get_mut(name).and_then(present);
+        if let Some(Schema::Object(kind)) = schema {
+            kind.additional_properties = None;
         }
     }
 }
