@@ -161,8 +161,9 @@ impl ServiceLevels {
             let misses = misses.get(model).cloned().unwrap_or_default();
             let before = history.counted.replace((*counts, misses.clone()));
             history.forget(now);
-            // The first reading may be of more than the period.
-            if let Some((counts_before, misses_before)) = before.filter(|_| begin < now) {
+            // Counts begin at zero with the process, as time does.
+            let (counts_before, misses_before) = before.unwrap_or_default();
+            if begin < now {
                 history.add(Period {
                     begin,
                     end: now,
@@ -341,10 +342,26 @@ mod tests {
     }
 
     #[test]
+    fn what_a_model_missed_before_its_first_sample_counts() {
+        let ids: [ModelId; 2] = ["old", "new"].map(|name| name.parse().unwrap());
+        let missed = RequestCounts {
+            missed: 7,
+            ..RequestCounts::default()
+        };
+        let (mut levels, mut counts) = (ServiceLevels::default(), BTreeMap::new());
+        for (second, id) in [(5, &ids[0]), (10, &ids[1])] {
+            counts.insert(id.clone(), missed);
+            let now = Time::ZERO + Duration::from_secs(second);
+            levels.sample(now, &counts, &BTreeMap::new(), &BTreeMap::new());
+        }
+        for id in &ids {
+            assert_eq!(levels.missed_since(id, Time::ZERO), 7);
+        }
+    }
+
+    #[test]
     fn a_model_misses_its_objective_from_the_first_missed_request_until_a_minute_after_the_last() {
         let mut model = Sampled::default();
-        // The first reading is of any time.
-        assert_eq!(model.pass(1000, 0, 1000), None);
         assert_eq!(model.pass(500, 500, 0), None);
         let before = model.now;
         let level = model.pass(2000, 500, 1500).unwrap();
