@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from packhorse._call import Call, Flat
 from packhorse._comparison import Comparison, Run, copied, shapes
 from packhorse._folder import ExportError, new_folder
+from packhorse._pictures import classes_of, misfit
 from packhorse._signature import DATATYPES, Dynamic, Signature, explained
 
 # The limits of a registration: the rows of a batch, and the SLO in milliseconds.
@@ -66,6 +68,8 @@ def export(
     pad: Mapping[str, float] | None = None,
     compile: bool = False,
     labels: Sequence[str] = (),
+    preprocess: Mapping[str, Mapping] | None = None,
+    classifies: bool = False,
     files: Mapping[str, bytes] | None = None,
     usual_sizes: bool = True,
     overwrite: bool = False,
@@ -78,7 +82,8 @@ def export(
     `dynamic` names further dimensions that vary, such as `{"mel": [2]}`, or `{"mel": {2: (100, 3000)}}` with bounds. Those of integers and Booleans
     vary without it where the program allows it. `outputs` chooses outputs by name. `pad` has the value by input that fills shorter rows up, and is
     declared where that changes no answer. `compile` makes an AOTInductor package. `labels`, one for each class, become labels.txt beside the
-    artifact, and `files` by name are put there, too. Without `usual_sizes` the example's sizes are not those that requests usually have, which the
+    artifact, and `files` by name are put there, too. `preprocess` says by input how a picture becomes its rows, and `classifies` that the only output
+    has the logits of the labels, so that a picture is answered its best ones. Without `usual_sizes` the example's sizes are not those that requests usually have, which the
     gateway learns then. `overwrite` replaces an existing folder.
     """
     started = time.monotonic()
@@ -115,6 +120,7 @@ def export(
             "inputs": inputs,
             "outputs": comparison.output_specs(),
         }
+        registration |= pictures_of(registration, preprocess or {}, labels if classifies else None, notes)
         check_limits(registration)
         version = made / "1"
         version.mkdir()
@@ -159,6 +165,22 @@ def check_files(labels: Sequence[str], files: Mapping[str, bytes], outputs: Sequ
     ours = ("model.pt", "model.pt2", "labels.txt")
     if wrong := [name for name in files if name in ours or Path(name).name != name]:
         raise ExportError(f"files: {wrong[0]!r}: expected a file's name alone, and none of {', '.join(ours)}")
+
+
+def pictures_of(registration: dict, preprocess: Mapping[str, Mapping], labels: Sequence[str] | None, notes: list[str]) -> dict:
+    """What the registration says of pictures."""
+    inputs = {spec["name"]: spec for spec in registration["inputs"]}
+    if unknown := sorted(set(preprocess) - set(inputs)):
+        raise ExportError(f"preprocess: there is no input {', '.join(unknown)}; the inputs are {', '.join(inputs)}")
+    said: dict[str, Any] = {}
+    for name, declared in preprocess.items():
+        if problem := misfit(declared, inputs[name]["shape"], inputs[name]["datatype"]):
+            notes.append(f"no preprocess is declared for {name}: {problem}")
+        else:
+            said.setdefault("preprocess", {})[name] = dict(declared)
+    if said and labels is not None and (classes := classes_of(registration["outputs"], labels)):
+        said["postprocess"] = classes
+    return said
 
 
 def examples(call: Call, max_batch_size: int) -> list[Tensor]:
@@ -269,7 +291,10 @@ def check_limits(registration: dict) -> None:
 
 def lines(registration: dict) -> str:
     """JSON with a line for each field and tensor."""
-    text = json.dumps(registration | {"inputs": [], "outputs": []}, indent=2)
+    pictures = {field: {} for field in ("preprocess", "postprocess") if field in registration}
+    text = json.dumps(registration | {"inputs": [], "outputs": []} | pictures, indent=2)
+    for field in pictures:
+        text = text.replace(f'"{field}": {{}}', f'"{field}": {json.dumps(registration[field])}')
     for side in ("inputs", "outputs"):
         tensors = ",\n    ".join(json.dumps(tensor) for tensor in registration[side])
         text = text.replace(f'"{side}": []', f'"{side}": [\n    {tensors}\n  ]')

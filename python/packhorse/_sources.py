@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from packhorse import _pictures
 from packhorse._folder import ExportError
 
 # Files of a Hugging Face folder that say how an input is made; they are kept beside the artifact.
@@ -68,6 +69,7 @@ def of_timm(name: str, weights: str, shape: Sequence[int] | None) -> Source:
     if subset and weights != "random":
         info = timm.data.ImageNetInfo(subset)
         options["labels"] = [info.index_to_description(i) for i in range(info.num_classes())]
+    options |= of_pictures(model, _pictures.of_timm(config))
     return Source(model, torch.randn(2, *(shape or config["input_size"])), options)
 
 
@@ -87,7 +89,15 @@ def of_torchvision(name: str, weights: str, shape: Sequence[int] | None) -> Sour
     model = models.get_model(name, weights=known if weights == "pretrained" else None, **{"weights_backbone": None} if has_backbone else {})
     load(model, weights)
     options = {"labels": known.meta["categories"]} if weights != "random" and "categories" in known.meta else {}
+    options |= of_pictures(model, _pictures.of_torchvision(known.transforms()))
     return Source(model, torch.randn(2, *shape), options)
+
+
+def of_pictures(model: nn.Module, declared: dict | None) -> dict[str, Any]:
+    """The options of a classifier of pictures, whose first argument they are."""
+    if declared is None:
+        return {}
+    return {"preprocess": {next(iter(inspect.signature(model.forward).parameters)): declared}, "classifies": True}
 
 
 def of_function(file: str, name: str) -> Source:
@@ -134,6 +144,9 @@ def of_huggingface(folder: Path, encoder: bool) -> Source:
     labels = [label for _, label in sorted((config.id2label or {}).items())]
     if architecture.endswith("Classification") and labels != [f"LABEL_{i}" for i in range(len(labels))]:
         options["labels"] = labels
+    declared = _pictures.of_huggingface(read_json(folder / "preprocessor_config.json"))
+    if declared and "pixel_values" in inputs:
+        options |= {"preprocess": {"pixel_values": declared}, "classifies": architecture.endswith("ForImageClassification")}
     return Source(model, inputs, options)
 
 
