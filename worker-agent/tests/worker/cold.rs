@@ -1,6 +1,6 @@
 //! Programs that leave the memory of a pool worker, and are loaded again from their files.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, thread};
 
 use packhorse_cluster::ByteCount;
 use packhorse_wire::{ToGateway, ToWorker, WeightsPlace, WeightsReport};
@@ -165,8 +165,8 @@ fn a_load_that_takes_long_keeps_no_batch_of_others_waiting() {
     for orders in 1..4 {
         ask(&mut of_other, orders);
     }
-    let pipe = fs::File::options().read(true).write(true).open(&file);
+    // Whoever has opened it finds its end, however often it is opened.
+    thread::spawn(move || while fs::File::options().write(true).open(&file).is_ok() {});
     pool.failure_of_served(&slow);
-    drop(pipe);
     ask(&mut of_other, 5);
 }

@@ -335,7 +335,7 @@ fn outputs_that_cannot_be_returned_are_refused() {
     refused(
         &asking(r#"{"name":"y","parameters":{"classification":-3}}"#, none),
         &pair,
-        "outputs[0].parameters.classification: invalid value: integer `-3`, expected u32",
+        "outputs[0].parameters.classification: invalid value: integer `-3`, expected u32 at byte 187",
     );
     refused(
         &asking(r#"{"name":"y","parameters":{"binary_data":1}}"#, none),

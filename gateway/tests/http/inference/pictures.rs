@@ -164,7 +164,7 @@ async fn bad_pictures_say_what_and_where() {
     }
     let input = tensor("x", Datatype::Fp32, &[-1, 2], None);
     gateway.add_model(model("plain:1", 4, input.clone(), input));
-    gateway.add_worker("plain:1", 1).await;
+    let _worker = gateway.add_worker("plain:1", 1).await;
     assert_eq!(
         send(&gateway, "plain", PICTURE).await.error(400),
         "the body is a picture (Content-Type), and the model does not declare how one becomes its input \"x\" (preprocess)"
