@@ -118,7 +118,7 @@ def test_declarations_of_hugging_face():
     small |= {"image_mean": MEAN, "image_std": STD}
     assert (_pictures.of_huggingface(small)["resize"], _pictures.of_huggingface(small)["crop"]) == ({"shortest": 256}, [224, 224])
     assert _pictures.of_huggingface(small | {"size": {"shortest_edge": 384}})["resize"] == {"exact": [384, 384]}
-    for other in ({"image_processor_type": "LevitImageProcessor"}, {"resample": 1}, {"do_resize": False}, {"image_mean": None}, {"do_center_crop": False}):
+    for other in ({"image_processor_type": "LevitImageProcessor"}, {"resample": 1}, {"do_resize": False}, {"image_mean": None}, {"do_center_crop": False}, {"crop_size": None}, {"size": {"longest_edge": 9}}):
         assert _pictures.of_huggingface(plain | other) is None, other
     assert _pictures.of_huggingface({}) is None
 

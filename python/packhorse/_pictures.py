@@ -19,12 +19,13 @@ TOP_K = 5
 
 def of_torchvision(transforms: Any) -> dict | None:
     """What the weights of a classifier of torchvision declare."""
-    if type(transforms).__name__ != "ImageClassification" or len(transforms.resize_size) != 1:
+    crop = pair(getattr(transforms, "crop_size", None))
+    if type(transforms).__name__ != "ImageClassification" or len(transforms.resize_size) != 1 or crop is None:
         return None
     return declaration(
         {"shortest": transforms.resize_size[0]},
         str(transforms.interpolation.value),
-        squared(transforms.crop_size),
+        crop,
         "half-even",
         1 / 255,
         transforms.mean,
@@ -49,11 +50,12 @@ def of_huggingface(declared: Mapping) -> dict | None:
     kind = kind.removesuffix("Fast").removesuffix("Pil").removesuffix("ImageProcessor").removesuffix("FeatureExtractor")
     size = declared.get("size")
     size = {"shortest_edge": size} if isinstance(size, int) and declared.get("do_center_crop") else size
-    if not declared.get("do_resize", True) or not isinstance(size, int | Mapping):
+    whole_size = pair(size)
+    crop = pair(declared.get("crop_size")) if declared.get("do_center_crop") else None
+    if not declared.get("do_resize", True) or whole_size is None or (declared.get("do_center_crop") and crop is None):
         return None
-    crop = squared(declared.get("crop_size")) if declared.get("do_center_crop") else None
     if kind == "ConvNext":
-        side = size if isinstance(size, int) else size["shortest_edge"]
+        side = whole_size[0]
         whole = side >= CONVNEXT_WHOLE
         resize = {"exact": [side, side]} if whole else {"shortest": int(side / declared.get("crop_pct", 224 / 256))}
         crop = None if whole else [side, side]
@@ -62,7 +64,7 @@ def of_huggingface(declared: Mapping) -> dict | None:
     elif isinstance(size, Mapping) and "shortest_edge" in size:
         resize = {"shortest": size["shortest_edge"]}
     else:
-        resize = {"exact": squared(size)}
+        resize = {"exact": whole_size}
     rescale = declared.get("rescale_factor", 1 / 255) if declared.get("do_rescale", True) else 1.0
     mean, std = (declared.get(f"image_{name}") if declared.get("do_normalize", True) else [value] * 3 for name, value in (("mean", 0.0), ("std", 1.0)))
     filter = FILTERS.get(declared.get("resample", 2))
@@ -87,11 +89,20 @@ def declaration(
     return {"kind": "image", "resize": resize, "filter": filter, **cropped, "rescale": rescale, "mean": list(mean), "std": list(std)}
 
 
-def squared(size: Any) -> list[int]:
-    """Height and width, of which one stands for both."""
-    if isinstance(size, Mapping):
-        return [size["height"], size["width"]]
-    return [size, size] if isinstance(size, int) else [*size] * (2 // len(size))
+def pair(size: Any) -> list[int] | None:
+    """Height and width, however they are written: one number stands for both."""
+    match size:
+        case {"height": height, "width": width}:
+            return [height, width]
+        case {"shortest_edge": edge}:
+            return [edge, edge]
+        case int():
+            return [size, size]
+        case [side]:
+            return [side, side]
+        case [height, width]:
+            return [height, width]
+    return None
 
 
 def misfit(declared: Mapping, shape: Sequence[int], datatype: str) -> str | None:

@@ -79,10 +79,9 @@ def of_torchvision(name: str, weights: str, shape: Sequence[int] | None) -> Sour
     known = models.get_model_weights(name).DEFAULT
     if shape is None:
         preprocessing = known.transforms()
-        size = getattr(preprocessing, "crop_size", None) or getattr(preprocessing, "resize_size", None)
+        size = _pictures.pair(getattr(preprocessing, "crop_size", None) or getattr(preprocessing, "resize_size", None))
         if size is None:
             raise ExportError(f"torchvision:{name} takes lists or pairs of images, which are no tensors with rows: export another model")
-        size = [*size] * (2 // len(size))
         shape = [3, 16, *size] if name in models.list_models(models.video) else [3, *size]
     # Without weights for the whole, those of a backbone would be fetched.
     has_backbone = "weights_backbone" in inspect.signature(models.get_model_builder(name)).parameters
@@ -173,7 +172,7 @@ def example_of(model: nn.Module, config: Any, tokenizer: dict, preprocessor: dic
         vision = getattr(config, "vision_config", config)
         size = preprocessor.get("crop_size") or getattr(vision, "image_size", None) or preprocessor.get("size")
         frames = [vision.num_frames] if hasattr(vision, "num_frames") else []
-        inputs["pixel_values"] = torch.randn(2, *frames, getattr(vision, "num_channels", 3), *pair(size))
+        inputs["pixel_values"] = torch.randn(2, *frames, getattr(vision, "num_channels", 3), *size_of(size))
     if "input_values" in takes:
         is_spectrum = hasattr(config, "num_mel_bins")
         inputs["input_values"] = torch.randn(2, config.max_length, config.num_mel_bins) if is_spectrum else torch.randn(2, SAMPLES)
@@ -206,18 +205,12 @@ def longest(model: nn.Module, config: Any, tokenizer: dict) -> int | None:
     return int(min(known)) if min(known) < NO_LENGTH else None
 
 
-def pair(size: Any) -> tuple[int, int]:
-    """Height and width, however they are written."""
-    match size:
-        case {"height": height, "width": width}:
-            return height, width
-        case {"shortest_edge": edge}:
-            return edge, edge
-        case int():
-            return size, size
-        case [height, width]:
-            return height, width
-    raise ExportError("the folder does not say the size of images (image_size): write a function (FILE.py:FUNCTION)")
+def size_of(size: Any) -> list[int]:
+    """The height and the width that a folder says."""
+    found = _pictures.pair(size)
+    if found is None:
+        raise ExportError("the folder does not say the size of images (image_size): write a function (FILE.py:FUNCTION)")
+    return found
 
 
 class SentenceEncoder(nn.Module):
