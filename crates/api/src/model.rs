@@ -84,10 +84,10 @@ pub struct ModelRegistration {
     /// The outputs, in the order of the program's results. Shapes include the batch dimension.
     #[serde(deserialize_with = "strict_tensors")]
     pub outputs: Vec<TensorSpec>,
-    /// What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP.
+    /// The way from what clients have to an input, by the name of the input: pictures of JPEG, PNG or WebP.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub preprocess: BTreeMap<String, Preprocess>,
-    /// What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names.
+    /// The way from an output to what clients want, by the name of the output: the best classes of each row, with their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub postprocess: BTreeMap<String, Postprocess>,
 }
@@ -309,10 +309,10 @@ pub struct ModelView {
     pub inputs: Vec<TensorSpec>,
     /// The declared outputs.
     pub outputs: Vec<TensorSpec>,
-    /// What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP.
+    /// The way from what clients have to an input, by the name of the input: pictures of JPEG, PNG or WebP.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub preprocess: BTreeMap<String, Preprocess>,
-    /// What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names.
+    /// The way from an output to what clients want, by the name of the output: the best classes of each row, with their names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub postprocess: BTreeMap<String, Postprocess>,
     /// The kinds of device for which the model has a measured or imported profile.

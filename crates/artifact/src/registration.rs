@@ -22,7 +22,7 @@ pub struct EmbeddedRegistration {
     pub inputs: Vec<TensorSpec>,
     /// The outputs.
     pub outputs: Vec<TensorSpec>,
-    /// What the gateway makes of inputs and outputs.
+    /// The ways from what clients have to the inputs, and from the outputs to what they want.
     #[serde(flatten)]
     pub processing: Processing,
 }

@@ -1,4 +1,4 @@
-//! What the gateway makes of inputs and outputs, checked against the tensors that it is of.
+//! The check of what is declared of inputs and outputs against their tensors.
 
 use crate::{
     Datatype, Dim, ImagePreprocess, ModelSpecError, Postprocess, Preprocess, Processing, Program,

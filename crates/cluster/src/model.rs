@@ -52,7 +52,7 @@ pub struct ModelSpec {
     pub max_cold_wait: Option<Duration>,
     /// The family that the model is a variant of, and its accuracy; none if it is in no family.
     pub variant: Option<VariantOf>,
-    /// What the gateway makes of inputs that clients send as they have them, and of outputs.
+    /// The ways from what clients have to the inputs, and from the outputs to what they want.
     pub processing: Arc<Processing>,
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
-/// What the gateway makes of the inputs and outputs of a model.
+/// The ways from what clients have to the inputs of a model, and from its outputs to what they want, which the gateway goes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Processing {
     /// By the name of the input.
@@ -15,7 +15,7 @@ pub struct Processing {
     pub postprocess: BTreeMap<String, Postprocess>,
 }
 
-/// What the gateway makes of an input that a client sends as it has it.
+/// The way from what a client has to an input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -46,10 +46,10 @@ pub struct ImagePreprocess {
     /// The factor of the pixels, which are 0 to 255.
     #[serde(default = "one")]
     pub rescale: f64,
-    /// What is subtracted from each channel after that, in the order of `channels`.
+    /// The numbers that are subtracted from each channel after that, in the order of `channels`.
     #[serde(default)]
     pub mean: [f64; 3],
-    /// What each channel is divided by after that, in the order of `channels`.
+    /// The numbers by which each channel is divided after that, in the order of `channels`.
     #[serde(default = "ones")]
     pub std: [f64; 3],
     /// The order of the dimensions.
@@ -127,7 +127,7 @@ pub enum ImageLayout {
     Nhwc,
 }
 
-/// What the gateway makes of an output: the best classes of each row.
+/// The way from an output to what clients want: the best classes of each row.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]

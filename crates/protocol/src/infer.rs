@@ -233,24 +233,11 @@ fn check_outputs(
         let spec = &program.outputs[index];
         if classes.is_some() {
             check_classes(spec, range.as_ref())?;
-            let form = form.or(default).unwrap_or(Form::Json);
-            return Ok(RequestedOutput {
-                index,
-                form,
-                range,
-                classes,
-            });
         }
-        if range.is_some() {
-            let form = Form::Shared;
-            return Ok(RequestedOutput {
-                index,
-                form,
-                range,
-                classes,
-            });
-        }
-        let form = match (form.or(default), has_json_form(spec)) {
+        // Classes are texts, which JSON has.
+        let in_json = classes.is_some() || has_json_form(spec);
+        let form = match (form.or(default), in_json) {
+            _ if range.is_some() => Form::Shared,
             (Some(Form::Json), false) => {
                 let name = spec.name.clone();
                 return Err(RequestError::BinaryOnlyOutput {

@@ -15,11 +15,8 @@ use std::{
 use packhorse_cluster::{Priority, Time};
 
 use crate::{
-    BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey,
-    refused_loads::{Paces, SpareRoom},
-    replica::HeldBatch,
-    waiting_members::WaitingMembers,
-    wakes::Wakes,
+    BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey, refused_loads::SpareRoom,
+    replica::HeldBatch, waiting_members::WaitingMembers, wakes::Wakes,
 };
 
 /// The most batches of a device that are away. More are on their way only where batches travel much longer than they compute.
@@ -69,8 +66,8 @@ pub(crate) struct DevicePool {
     copies: Vec<ReplicaKey>,
     /// The times at which the last copy from memory, and the last load from a file, should be done.
     copied: Lanes<Time>,
-    /// The pace of loads for requests that were refused.
-    paces: Paces,
+    /// The time until which no member in use gives its room to a load for requests that were refused.
+    paused_until: Time,
     wake: Option<Time>,
     /// True while the engine decides for the device.
     is_deciding: bool,
@@ -630,6 +627,7 @@ impl DevicePools {
         now: Time,
         fewer_than: usize,
     ) -> BTreeMap<DeviceKey, CopyPlace> {
+        let is_asked_for = !self.asked_for.is_empty();
         let on_way = |pool: &DevicePool, on_disk: bool| {
             let copies = pool.copies.iter();
             let same = copies.filter(|copied| pool.members[copied].on_disk == on_disk);
@@ -641,10 +639,15 @@ impl DevicePools {
         };
         let place = |(device, pool): (&DeviceKey, &DevicePool)| {
             let evictable: u64 = pool.evictable().map(|(_, weights)| weights).sum();
+            let spare = if is_asked_for {
+                pool.spare_room(now)
+            } else {
+                SpareRoom::default()
+            };
             let place = CopyPlace {
                 now,
                 bytes: pool.free_beside(evictable),
-                spare: pool.spare_room(now),
+                spare,
                 free_at: Lanes {
                     memory: free_at(pool, false),
                     disk: free_at(pool, true),

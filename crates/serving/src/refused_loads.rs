@@ -1,15 +1,8 @@
-//! What devices and models keep of loads from files for requests that were refused.
+//! Records that devices and models keep of loads from files for requests that were refused.
 
 use std::time::Duration;
 
 use packhorse_cluster::Time;
-
-/// The pace of the loads of a device.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Paces {
-    /// The time until which no member in use gives its room.
-    pub(crate) paused_until: Time,
-}
 
 /// The room of a device for a load.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,7 +42,7 @@ pub(crate) struct LoadsBefore {
     pub(crate) pauses: Duration,
 }
 
-/// What those are told who cannot wait for a model that is in files only.
+/// The times that those are told who cannot wait for a model that is in files only.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AskedFor {
     /// The time at which the first of them came.

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 473e1fcfcc53bc5e0c44bb8a60d6803dd9ec5a5dd5ebc619f6b361afddf30583) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 bd02c01202240b11bc168ff816a0cfb966de59923feb1c6faf4c828bb6633fe0) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -293,12 +293,12 @@ export interface components {
             name: string;
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
-            /** @description What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names. */
+            /** @description The way from an output to what clients want, by the name of the output: the best classes of each row, with their names. */
             postprocess?: {
                 [key: string]: components["schemas"]["Postprocess"];
             };
             predicted?: components["schemas"]["PredictedGoodputView"] | null;
-            /** @description What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP. */
+            /** @description The way from what clients have to an input, by the name of the input: pictures of JPEG, PNG or WebP. */
             preprocess?: {
                 [key: string]: components["schemas"]["Preprocess"];
             };
@@ -844,7 +844,7 @@ export interface components {
             filter?: components["schemas"]["ImageFilter"];
             /** @description The order of the dimensions. */
             layout?: components["schemas"]["ImageLayout"];
-            /** @description What is subtracted from each channel after that, in the order of `channels`. */
+            /** @description The numbers that are subtracted from each channel after that, in the order of `channels`. */
             mean?: number[];
             /**
              * Format: double
@@ -853,7 +853,7 @@ export interface components {
             rescale?: number;
             /** @description The size to which the picture is brought. */
             resize: components["schemas"]["Resize"];
-            /** @description What each channel is divided by after that, in the order of `channels`. */
+            /** @description The numbers by which each channel is divided after that, in the order of `channels`. */
             std?: number[];
         };
         /** @description The outcome of an import of profiles. */
@@ -1337,11 +1337,11 @@ export interface components {
             name: string;
             /** @description The outputs, in the order of the program's results. Shapes include the batch dimension. */
             outputs: components["schemas"]["TensorSpec"][];
-            /** @description What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names. */
+            /** @description The way from an output to what clients want, by the name of the output: the best classes of each row, with their names. */
             postprocess?: {
                 [key: string]: components["schemas"]["Postprocess"];
             };
-            /** @description What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP. */
+            /** @description The way from what clients have to an input, by the name of the input: pictures of JPEG, PNG or WebP. */
             preprocess?: {
                 [key: string]: components["schemas"]["Preprocess"];
             };
@@ -1455,12 +1455,12 @@ export interface components {
             name: string;
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
-            /** @description What the gateway makes of outputs, by the name of the output: the best classes of each row, with their names. */
+            /** @description The way from an output to what clients want, by the name of the output: the best classes of each row, with their names. */
             postprocess?: {
                 [key: string]: components["schemas"]["Postprocess"];
             };
             predicted?: components["schemas"]["PredictedGoodputView"] | null;
-            /** @description What the gateway makes of inputs that clients send as they have them, by the name of the input: pictures of JPEG, PNG or WebP. */
+            /** @description The way from what clients have to an input, by the name of the input: pictures of JPEG, PNG or WebP. */
             preprocess?: {
                 [key: string]: components["schemas"]["Preprocess"];
             };
@@ -1819,7 +1819,7 @@ export interface components {
             /** @description The placement policy. */
             policy: string;
         };
-        /** @description What the gateway makes of an output: the best classes of each row. */
+        /** @description The way from an output to what clients want: the best classes of each row. */
         Postprocess: {
             /** @description The names of the classes, in the order of the output. */
             labels?: string[];
@@ -1855,7 +1855,7 @@ export interface components {
              */
             predicted_rps: number;
         };
-        /** @description What the gateway makes of an input that a client sends as it has it. */
+        /** @description The way from what a client has to an input. */
         Preprocess: components["schemas"]["ImagePreprocess"] & {
             /** @enum {string} */
             kind: "image";

@@ -65,7 +65,7 @@ impl DevicePool {
         let Some(loaded) = self.loaded_at(replica, place) else {
             return Beginning::Never;
         };
-        let paused_until = self.paces.paused_until;
+        let paused_until = self.paused_until;
         let overdue = paused_until.max(since) + member.load * PATIENCE_LOADS;
         let is_overdue = overdue <= now;
         let is_free = !spare.is_reading && member.weights <= spare.unused;
@@ -84,7 +84,7 @@ impl DevicePool {
         let member = &self.members[&replica];
         if member.weights > self.spare_room(now).unused {
             let loaded = self.copied.disk.max(now) + member.load;
-            self.paces.paused_until = loaded + pause_after(member.load);
+            self.paused_until = loaded + pause_after(member.load);
         }
     }
 
@@ -114,7 +114,7 @@ impl DevicePool {
         let begin = if weights <= self.spare_room(now).unused {
             read + before.loads
         } else {
-            read.max(self.paces.paused_until) + before.loads + before.pauses
+            read.max(self.paused_until) + before.loads + before.pauses
         };
         Some(begin + member.load)
     }

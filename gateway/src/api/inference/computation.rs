@@ -311,11 +311,11 @@ pub(in crate::api) struct Answer {
 impl Answer {
     /// Returns the number of bytes that are looked at one by one or number by number, or copied to shared memory.
     pub(in crate::api) fn touched(&self) -> u64 {
-        let shared = self
+        let read = self
             .requested
             .iter()
             .filter(|output| output.range.is_some() || output.classes.is_some());
-        let copied = shared.map(|output| self.answered[output.index].data.len() as u64);
+        let copied = read.map(|output| self.answered[output.index].data.len() as u64);
         let outputs = self.model.spec.program.outputs.iter();
         let scanned = outputs
             .zip(&self.answered)

@@ -48,10 +48,11 @@ use crate::{
 /// A request for a family is answered by its most accurate variant that can be in time. `model_name` is then the family's, the version and the
 /// parameter `variant` are those of the model that answered, which the header `x-packhorse-model` has as `NAME:VERSION`.
 ///
-/// The body is JSON, or JSON followed by binary tensors; then the header `Inference-Header-Content-Length` contains the length of
-/// the JSON part in bytes. A body of `Content-Type: image/...` is a picture, which becomes the only input of a model whose registration declares how
-/// (`preprocess`); it is answered the best classes (`postprocess`). The answer has the forms that the request asks for. With a header `x-packhorse-stages` in the request, it
-/// has the durations of the request's stages in its header `Server-Timing`, in milliseconds.
+/// The body is JSON, or JSON followed by binary tensors; then the header `Inference-Header-Content-Length` contains the length of the JSON part in bytes.
+/// A body of `Content-Type: image/...` is a picture, which becomes the only input of a model whose registration declares how (`preprocess`).
+/// It is answered the best classes (`postprocess`).
+/// The answer has the forms that the request asks for.
+/// With a header `x-packhorse-stages` in the request, it has the durations of the request's stages in its header `Server-Timing`, in milliseconds.
 #[utoipa::path(
     post, path = "/v2/models/{model}/infer", tag = "inference",
     params(("model" = String, Path, description = "The name of the model or family")),
@@ -278,15 +279,17 @@ async fn receive(
     };
     let unparsed = UnparsedRequest {
         body,
-        regions,
         encoding,
         header_length,
         body_limit: inference.limits.body_bytes,
         is_picture: is_picture(headers) && header_length.is_none(),
-        requested: requested.clone(),
-        clock,
-        arrived,
-        memory,
+        receiving: Receiving {
+            regions,
+            requested: requested.clone(),
+            clock,
+            arrived,
+            memory,
+        },
     };
     let party = Party {
         model: model.key,
@@ -303,22 +306,21 @@ async fn receive(
         Ok(())
     };
     // What is copied from shared memory is as large as it pays to copy.
-    if is_small && unparsed.regions.is_err() && json + unparsed.scanned() < LARGE_TEXT {
-        let read = unparsed.read()?;
-        if !has_pictures(&read.message, &model.spec) {
-            return read.check();
+    if is_small && unparsed.receiving.regions.is_err() && json + unparsed.scanned() < LARGE_TEXT {
+        let (message, receiving) = unparsed.read()?;
+        if !has_pictures(&message, &model.spec) {
+            return receiving.check(message);
         }
-        return inference
-            .pool
-            .parse(party, move || {
-                still_wanted(&read.requested)?;
-                read.check()
-            })
-            .await?;
+        let check = move || {
+            still_wanted(&receiving.requested)?;
+            receiving.check(message)
+        };
+        return inference.pool.parse(party, check).await?;
     }
     let parse = move || {
-        still_wanted(&unparsed.requested)?;
-        unparsed.read()?.check()
+        still_wanted(&unparsed.receiving.requested)?;
+        let (message, receiving) = unparsed.read()?;
+        receiving.check(message)
     };
     inference.pool.parse(party, parse).await?
 }
@@ -354,19 +356,14 @@ struct UnparsedRequest {
     body: ByteRope,
     encoding: Encoding,
     header_length: Option<u64>,
-    regions: Result<TenantRegions, SharedMemoryError>,
     body_limit: u64,
     /// True if the body is a picture.
     is_picture: bool,
-    requested: RequestedModel,
-    clock: Clock,
-    arrived: Time,
-    memory: Reservation,
+    receiving: Receiving,
 }
 
-/// A request that was parsed, and may have pictures in place of tensors.
-struct ReadRequest {
-    message: RequestMessage,
+/// The surroundings of a request until it is checked.
+struct Receiving {
     regions: Result<TenantRegions, SharedMemoryError>,
     requested: RequestedModel,
     clock: Clock,
@@ -377,7 +374,7 @@ struct ReadRequest {
 impl UnparsedRequest {
     /// Returns the largest number of bytes that are looked at one by one, and made contiguous for it.
     fn scanned(&self) -> u64 {
-        let mut inputs = self.requested.model.spec.program.inputs.iter();
+        let mut inputs = self.receiving.requested.model.spec.program.inputs.iter();
         if inputs.any(is_scanned) {
             self.body.len() as u64
         } else {
@@ -385,23 +382,25 @@ impl UnparsedRequest {
         }
     }
 
-    /// Decompresses and parses the request.
-    fn read(self) -> Result<ReadRequest, InferenceError> {
+    /// Decompresses and parses the request, which may have pictures in place of tensors.
+    fn read(self) -> Result<(RequestMessage, Receiving), InferenceError> {
         let scanned = self.scanned();
         let Self {
             body,
             encoding,
             header_length,
-            regions,
             body_limit,
             is_picture,
-            requested,
-            clock,
-            arrived,
-            mut memory,
+            mut receiving,
         } = self;
+        let Receiving {
+            regions,
+            requested,
+            memory,
+            ..
+        } = &mut receiving;
         let spec = &requested.model.spec;
-        let body = inflate(body, encoding, body_limit, &mut memory)?;
+        let body = inflate(body, encoding, body_limit, memory)?;
         let message = if is_picture {
             // Its bytes are made contiguous.
             memory.grow(body.len() as u64)?;
@@ -410,7 +409,7 @@ impl UnparsedRequest {
             let json = header_length.unwrap_or(u64::MAX).min(body.len() as u64);
             // The text is made contiguous, and an element of two bytes of text can become one of eight.
             memory.grow(json + json * widest_input(&spec.program) / 2 + scanned)?;
-            let mut reader = RegionReader::new(&regions, &mut memory, body_limit);
+            let mut reader = RegionReader::new(regions, memory, body_limit);
             let limits = Limits::default();
             let program = &spec.program;
             let read =
@@ -420,35 +419,16 @@ impl UnparsedRequest {
             }
             read?
         };
-        Ok(ReadRequest {
-            message,
-            regions,
-            requested,
-            clock,
-            arrived,
-            memory,
-        })
+        Ok((message, receiving))
     }
 }
 
-impl ReadRequest {
+impl Receiving {
     /// Makes tensors of pictures, and checks the request. The reservation is then that of the inputs and of the declared answer.
-    fn check(self) -> Result<ReceivedRequest, InferenceError> {
-        let Self {
-            message,
-            regions,
-            requested,
-            clock,
-            arrived,
-            memory,
-        } = self;
-        ReceivedRequest::checked(
-            message,
-            memory,
-            regions,
-            &requested.model.spec,
-            (clock, arrived),
-        )
+    fn check(self, message: RequestMessage) -> Result<ReceivedRequest, InferenceError> {
+        let spec = &self.requested.model.spec;
+        let times = (self.clock, self.arrived);
+        ReceivedRequest::checked(message, self.memory, self.regions, spec, times)
     }
 }
 
