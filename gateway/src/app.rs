@@ -169,7 +169,7 @@ impl App {
             tasks.spawn("checkpointer", checkpoint(store.clone())),
         ];
         let (data_plane, links, exporter) =
-            start_data_plane(&settings, link_secret, link_tls, &keys, &tasks)?;
+            start_data_plane(&settings, &state, link_secret, link_tls, &keys, &tasks)?;
         let config = ControllerConfig {
             policy,
             ..controller_config(&settings)
@@ -369,6 +369,7 @@ fn web_policy(settings: &Settings, is_open: bool) -> WebPolicy {
 /// Starts the data plane, and the exporter of its traces if there is a receiver.
 fn start_data_plane(
     settings: &Settings,
+    state: &GatewayDir,
     link_secret: LinkSecret,
     link_tls: Option<Arc<Reloaded<ClientTls>>>,
     keys: &Keyring,
@@ -388,6 +389,7 @@ fn start_data_plane(
             buckets: settings.metrics_buckets,
             keys: settings.inference_keys.then(|| keys.clone()),
         },
+        files: state.artifacts(),
         ..data_plane_config(settings, link_secret, link_tls)
     };
     let (data_plane, links) = DataPlane::spawn(config).map_err(StartError::DataPlane)?;

@@ -25,5 +25,6 @@ pub mod telemetry;
 mod tenant;
 #[cfg(test)]
 mod test_programs;
+mod tokenizers;
 pub mod wake_latency;
 pub mod workers;

@@ -1,8 +1,10 @@
 //! The check of what is declared of inputs and outputs against their tensors.
 
+use std::collections::BTreeSet;
+
 use crate::{
-    Datatype, Dim, ImagePreprocess, ModelSpecError, Postprocess, Preprocess, Processing, Program,
-    Resize, TensorSpec,
+    Classes, Datatype, Dim, Embedding, ImagePreprocess, ModelSpecError, Postprocess, Preprocess,
+    Processing, Program, Resize, TensorSpec,
     preprocess::{one, ones},
 };
 
@@ -16,18 +18,52 @@ impl Processing {
             field: format!("{side}.{name}.{field}"),
             problem,
         };
-        for (name, Preprocess::Image(image)) in &self.preprocess {
-            let Some(spec) = program.inputs.iter().find(|spec| spec.name == *name) else {
-                return Err(unknown("preprocess", name, "input"));
+        let mut filled = BTreeSet::new();
+        for (name, declared) in &self.preprocess {
+            let spec = program.inputs.iter().find(|spec| spec.name == *name);
+            let checked = match (declared, spec) {
+                (Preprocess::Image(_), None) => return Err(unknown("preprocess", name, "input")),
+                (Preprocess::Image(image), Some(spec)) => {
+                    filled.insert(name);
+                    image.validate(spec, program)
+                }
+                (Preprocess::Text(_), Some(_)) => Err((
+                    "kind",
+                    "a text has a name of its own, and this is an input of the model".to_owned(),
+                )),
+                (Preprocess::Text(text), None) => text.validate(name, program),
             };
-            let checked = image.validate(spec, program);
             checked.map_err(|problem| error("preprocess", name, problem))?;
+        }
+        let texts = self.preprocess.iter();
+        let texts = texts.filter(|(_, declared)| matches!(declared, Preprocess::Text(_)));
+        for (index, (name, declared)) in texts.enumerate() {
+            let Preprocess::Text(text) = declared else {
+                continue;
+            };
+            let twice = text.inputs.keys().find(|input| filled.contains(input));
+            let problem = match twice {
+                _ if index > 0 => Some(("kind", "a model has one text".to_owned())),
+                Some(input) => Some((
+                    "inputs",
+                    format!("{input:?} is filled with a picture already"),
+                )),
+                None => None,
+            };
+            if let Some(problem) = problem {
+                return Err(error("preprocess", name, problem));
+            }
         }
         for (name, declared) in &self.postprocess {
             let Some(spec) = program.outputs.iter().find(|spec| spec.name == *name) else {
                 return Err(unknown("postprocess", name, "output"));
             };
-            let checked = declared.validate(spec);
+            let checked = match declared {
+                Postprocess::Classes(classes) => classes.validate(spec),
+                Postprocess::Embedding(embedding) => {
+                    embedding.validate(spec, program, self.text().is_some())
+                }
+            };
             checked.map_err(|problem| error("postprocess", name, problem))?;
         }
         Ok(())
@@ -137,7 +173,7 @@ fn fits(shape: &[Dim], dims: [u64; 3]) -> bool {
         .all(|(dim, size)| matches!(dim, Dim::Any) || *dim == Dim::Fixed(size))
 }
 
-impl Postprocess {
+impl Classes {
     fn validate(&self, spec: &TensorSpec) -> Result<(), (&'static str, String)> {
         if !spec.datatype.is_float() {
             let problem = format!(
@@ -176,6 +212,46 @@ impl Postprocess {
                 ),
             )),
             _ => Ok(()),
+        }
+    }
+}
+
+impl Embedding {
+    fn validate(
+        self,
+        spec: &TensorSpec,
+        program: &Program,
+        has_text: bool,
+    ) -> Result<(), (&'static str, String)> {
+        if !spec.datatype.is_float() {
+            let problem = format!(
+                "embeddings are FP32, FP16, BF16 or FP64, and the output {:?} is {}",
+                spec.name, spec.datatype
+            );
+            return Err(("normalize", problem));
+        }
+        let dims = spec.shape.len() - usize::from(program.batches() && !spec.shape.is_empty());
+        let shape = spec.shape_text();
+        match (self.pool, dims) {
+            (None, 1) | (Some(_), 2) if !has_text => Err((
+                "pool",
+                "an embedding is of a text, and preprocess declares none".to_owned(),
+            )),
+            (None, 1) | (Some(_), 2) => Ok(()),
+            (None, _) => Err((
+                "pool",
+                format!(
+                    "missing: the output {:?} is {shape}, and an embedding is one vector for each row",
+                    spec.name
+                ),
+            )),
+            (Some(_), _) => Err((
+                "pool",
+                format!(
+                    "the output {:?} is {shape}, and pooling takes a vector for each token of a row",
+                    spec.name
+                ),
+            )),
         }
     }
 }

@@ -6,6 +6,7 @@
 //! The crate is pure: it has no clock, file system or randomness and uses ordered maps only, so that equal input gives equal output.
 
 mod check_processing;
+mod check_text;
 mod device;
 mod dim_names;
 mod discipline;
@@ -20,6 +21,7 @@ mod node_state;
 mod observation;
 mod plan;
 mod policy_options;
+mod postprocess;
 mod preprocess;
 mod priority;
 mod problem;
@@ -30,6 +32,7 @@ mod shortfall;
 mod small_number;
 mod split;
 mod tensor;
+mod text;
 mod typical_shapes;
 mod units;
 
@@ -57,9 +60,10 @@ pub use policy_options::{
     BatchStep, ComputeMetric, ComputeShareMode, Effort, EffortError, LatencyModel, Objective,
     PolicyOptions, UnknownOptionValue,
 };
+pub use postprocess::{Classes, Embedding, Pool, Postprocess};
 pub use preprocess::{
-    Channels, CropRounding, ImageFilter, ImageLayout, ImagePreprocess, Postprocess, Preprocess,
-    Processing, Resize,
+    Channels, CropRounding, ImageFilter, ImageLayout, ImagePreprocess, Preprocess, Processing,
+    Resize,
 };
 pub use priority::{Priority, PriorityError};
 pub use problem::{Conditions, DemandedModel, NetworkModel, Problem, ProblemError};
@@ -69,5 +73,6 @@ pub use shape::{Dim, Shape, ShapeError};
 pub use shortfall::Shortfall;
 pub use split::{Split, SplitError, Sticky, UnknownSticky};
 pub use tensor::{Datatype, OversizedDim, Padding, TensorSpec, UndersizedDim, UnknownDatatype};
+pub use text::{TextPreprocess, TokenTensor, TokenizerFile};
 pub use typical_shapes::{TypicalShapes, WeightedShape};
 pub use units::{ByteCount, ComputeShare, Percent, RequestsPerSecond, Time, UnitError};

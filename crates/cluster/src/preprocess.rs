@@ -1,13 +1,15 @@
-//! Inputs as clients have them: what the gateway makes of a picture before it is a tensor, and of a tensor before it is an answer.
+//! Inputs as clients have them: what the gateway makes of pictures and texts before they are tensors.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use crate::{ArtifactDigest, Postprocess, TextPreprocess, TokenizerFile};
 
 /// The ways from what clients have to the inputs of a model, and from its outputs to what they want, which the gateway goes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Processing {
-    /// By the name of the input.
+    /// By the name of the input: that of a model's own for a picture, and a further one for a text, which becomes several of the model's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub preprocess: BTreeMap<String, Preprocess>,
     /// By the name of the output.
@@ -22,6 +24,8 @@ pub struct Processing {
 pub enum Preprocess {
     /// A picture: JPEG, PNG or WebP.
     Image(ImagePreprocess),
+    /// A text: UTF-8.
+    Text(TextPreprocess),
 }
 
 /// The way from a picture to a row of a tensor: resize, crop, rescale, normalise. The pixels are those of Pillow to the bit.
@@ -127,26 +131,6 @@ pub enum ImageLayout {
     Nhwc,
 }
 
-/// The way from an output to what clients want: the best classes of each row.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Postprocess {
-    /// True if the scores of classes are the softmax of the output's rows, which are then logits.
-    #[serde(default)]
-    pub softmax: bool,
-    /// The number of classes that a request without JSON is answered.
-    pub top_k: u32,
-    /// The names of the classes, in the order of the output.
-    #[serde(default, skip_serializing_if = "no_labels")]
-    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
-    pub labels: Arc<[String]>,
-}
-
-fn no_labels(labels: &Arc<[String]>) -> bool {
-    labels.is_empty()
-}
-
 impl ImagePreprocess {
     /// The largest side of a resized picture and of a crop, in pixels.
     pub const MAX_SIDE: u32 = 8192;
@@ -171,18 +155,27 @@ impl ImagePreprocess {
     }
 }
 
-impl Postprocess {
-    /// The most classes of a row that are answered.
-    pub const MAX_CLASSES: u32 = 1000;
-    /// The most names of classes.
-    pub const MAX_LABELS: usize = 32_768;
-    /// The largest size of a name, in bytes.
-    pub const MAX_LABEL_BYTES: usize = 256;
-}
-
 impl Processing {
     /// Returns true if nothing is declared.
     pub fn is_empty(&self) -> bool {
         self.preprocess.is_empty() && self.postprocess.is_empty()
+    }
+
+    /// Returns the name of the input that is a text, and the way from it to inputs of the model.
+    pub fn text(&self) -> Option<(&str, &TextPreprocess)> {
+        self.preprocess
+            .iter()
+            .find_map(|(name, declared)| match declared {
+                Preprocess::Text(text) => Some((name.as_str(), text)),
+                Preprocess::Image(_) => None,
+            })
+    }
+
+    /// Returns the digest of the tokenizer's file, if there is one and it is stored.
+    pub fn tokenizer(&self) -> Option<ArtifactDigest> {
+        match self.text()?.1.tokenizer {
+            TokenizerFile::Stored(digest) => Some(digest),
+            TokenizerFile::Path(_) => None,
+        }
     }
 }

@@ -5,6 +5,8 @@
 //!
 //! The pixels are those of Pillow to the bit. JPEG is decoded by libjpeg-turbo's code, the resize is that of Pillow in whole numbers, and no other
 //! one will do: a difference of one level in 255 changes which of two near classes is the best.
+//!
+//! A text is cut into tokens by the [`Tokenizer`] of its model, which is Hugging Face's own code: one other token is another meaning.
 
 mod decode;
 mod error;
@@ -17,9 +19,13 @@ mod png_head;
 mod read_head;
 mod resize;
 mod row;
+mod tokenizer;
+mod tokens;
 mod webp_head;
 
 pub use error::PictureError;
 pub use head::Head;
 pub use kind::PictureKind;
 pub use row::write_row;
+pub use tokenizer::{TextError, Tokenizer, TokenizerError};
+pub use tokens::Tokens;

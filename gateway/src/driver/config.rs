@@ -1,6 +1,6 @@
 //! The data plane's settings.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use packhorse_serving::{EngineConfig, ModelLimits};
 use packhorse_tls::{ClientTls, Reloaded};
@@ -35,6 +35,8 @@ pub struct DataPlaneConfig {
     /// The longest time for which a worker may hold a batch before the gateway gives up on the worker. Longer than the workers'
     /// own limit, which ends them with a reason.
     pub batch_time: Duration,
+    /// The folder of the stored files, of which the tokenizers of models are read.
+    pub files: PathBuf,
     /// The settings of the measurements.
     pub telemetry: TelemetryConfig,
 }
@@ -53,6 +55,7 @@ impl Default for DataPlaneConfig {
             memory_budget_bytes: 1 << 30,
             result_limit_bytes: MAX_PAYLOAD,
             batch_time: Duration::from_secs(15),
+            files: PathBuf::new(),
             telemetry: TelemetryConfig::default(),
         }
     }

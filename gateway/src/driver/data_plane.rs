@@ -36,6 +36,7 @@ use crate::{
     input_memory::InputMemories,
     memory::MemoryBudget,
     telemetry::Telemetry,
+    tokenizers::Tokenizers,
     workers::{LinkConfig, Runtimes},
 };
 
@@ -50,6 +51,7 @@ struct Shared {
     clock: Clock,
     telemetry: Telemetry,
     memory: MemoryBudget,
+    tokenizers: Tokenizers,
     director: Mutex<Director>,
     drivers: Arc<Drivers>,
     catalog: watch::Receiver<Arc<Catalog>>,
@@ -107,10 +109,12 @@ impl DataPlane {
             )
         });
         threads::keep_time(&drivers, links)?;
+        let tokenizers = Tokenizers::new(config.files);
         let director = Director::new(
             telemetry.clone(),
             memory.clone(),
             inputs,
+            tokenizers.clone(),
             config.queue_limit,
             catalog_sender,
         );
@@ -118,6 +122,7 @@ impl DataPlane {
             clock,
             telemetry,
             memory,
+            tokenizers,
             director: Mutex::new(director),
             drivers,
             catalog,
@@ -195,6 +200,11 @@ impl DataPlane {
     }
 
     /// Returns the memory budget of all requests.
+    /// Returns the tokenizers in memory.
+    pub(crate) fn tokenizers(&self) -> &Tokenizers {
+        &self.shared.tokenizers
+    }
+
     pub(crate) fn memory(&self) -> &MemoryBudget {
         &self.shared.memory
     }

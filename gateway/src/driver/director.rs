@@ -23,6 +23,7 @@ use crate::{
     input_memory::InputMemories,
     memory::MemoryBudget,
     telemetry::{ReplicaNumber, Telemetry},
+    tokenizers::{ModelTokenizer, Tokenizers},
 };
 
 /// The director of the data plane.
@@ -31,6 +32,7 @@ pub(super) struct Director {
     telemetry: Telemetry,
     memory: MemoryBudget,
     inputs: InputMemories,
+    tokenizers: Tokenizers,
     /// The most requests that wait for a model without a limit of its own.
     queue_limit: usize,
     /// The present models, for the handlers.
@@ -61,6 +63,7 @@ impl Director {
         telemetry: Telemetry,
         memory: MemoryBudget,
         inputs: InputMemories,
+        tokenizers: Tokenizers,
         queue_limit: usize,
         catalog: watch::Sender<Arc<Catalog>>,
     ) -> Self {
@@ -68,6 +71,7 @@ impl Director {
             telemetry,
             memory,
             inputs,
+            tokenizers,
             queue_limit,
             catalog,
             models: BTreeMap::new(),
@@ -203,6 +207,7 @@ impl Director {
         let queue_limit = queue_limit.unwrap_or(self.queue_limit);
         let model = if let Some(known) = same {
             ServedModel {
+                tokenizer: self.tokenizer(&spec),
                 spec,
                 queue_limit,
                 ..ServedModel::clone(known)
@@ -214,9 +219,10 @@ impl Director {
             ServedModel {
                 key: self.new_model_key(),
                 telemetry: self.telemetry.model(&id),
-                spec,
                 memory: self.memory.model(),
                 inputs: self.inputs.of(&id),
+                tokenizer: self.tokenizer(&spec),
+                spec,
                 queue_limit,
                 load: Arc::default(),
                 home,
@@ -228,6 +234,13 @@ impl Director {
         self.homes.insert(model.key, Arc::clone(&model.home));
         drivers[model.home.driver()].update_model(now, Arc::clone(&model));
         self.models.insert(id, model);
+    }
+
+    /// Returns the tokenizer of a model that takes texts, which begins to be read.
+    fn tokenizer(&self, spec: &ModelSpec) -> Option<Arc<ModelTokenizer>> {
+        let tokenizer = self.tokenizers.get(spec.processing.tokenizer()?);
+        Arc::clone(&tokenizer).prepare();
+        Some(tokenizer)
     }
 
     fn new_model_key(&mut self) -> ModelKey {

@@ -12,7 +12,10 @@ use packhorse_cluster::{ModelId, ModelSpec, Time};
 use packhorse_serving::{ModelKey, Refusal, TenantKey};
 
 use super::{home::Home, load::ModelLoad};
-use crate::{input_memory::InputMemory, memory::ModelMemory, telemetry::ModelTelemetry};
+use crate::{
+    input_memory::InputMemory, memory::ModelMemory, telemetry::ModelTelemetry,
+    tokenizers::ModelTokenizer,
+};
 
 /// A registered model version.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct ServedModel {
     pub(crate) memory: ModelMemory,
     /// The memory for bodies that workers of this host read.
     pub(crate) inputs: InputMemory,
+    /// What cuts texts into tokens, if the model takes texts.
+    pub(crate) tokenizer: Option<Arc<ModelTokenizer>>,
     /// The most requests that wait for the model.
     pub(crate) queue_limit: usize,
     /// The model's queue, and how fast it drains.

@@ -116,9 +116,9 @@ pub(super) async fn check(
     let mut inputs = requested.model.spec.program.inputs.iter();
     let scanned = inputs.any(is_scanned).then_some(layout.raw_bytes);
     let looked_at = layout.decoded_bytes + scanned.unwrap_or_default();
-    // Pictures take longer than their bytes tell.
-    let takes_pictures = !requested.model.spec.processing.preprocess.is_empty();
-    let is_light = regions.is_err() && looked_at < LARGE_TEXT && !takes_pictures;
+    // Pictures and texts take longer than their bytes tell.
+    let takes_raw_inputs = !requested.model.spec.processing.preprocess.is_empty();
+    let is_light = regions.is_err() && looked_at < LARGE_TEXT && !takes_raw_inputs;
     let (clock, arrived) = (grpc.data_plane.clock(), arrival.at);
     let body_limit = grpc.limits.body_bytes;
     let parse = move || {
@@ -135,8 +135,8 @@ pub(super) async fn check(
             return Err(exhausted.into());
         }
         let message = read.map_err(RequestError::from)?;
-        let spec = &requested.model.spec;
-        ReceivedRequest::checked(message, memory, regions, spec, (clock, arrived))
+        let times = (clock, arrived);
+        ReceivedRequest::checked(message, memory, regions, &requested.model, times)
     };
     if is_light {
         return parse();

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use half::{bf16, f16};
-use packhorse_cluster::{Datatype, Postprocess, Shape, TensorSpec};
+use packhorse_cluster::{Classes, Datatype, Shape, TensorSpec};
 use packhorse_protocol::{Tensor, TensorError};
 
 /// The most bytes of a class as JSON: its score, its index and a label in which every byte is escaped.
-pub(super) const CLASS_TEXT: u64 = 6 * (Postprocess::MAX_LABEL_BYTES as u64 + 64);
+pub(super) const CLASS_TEXT: u64 = 6 * (Classes::MAX_LABEL_BYTES as u64 + 64);
 
 /// Returns the best classes of each row, the best first, with their labels if they have any.
 pub(super) fn best(
@@ -14,7 +14,7 @@ pub(super) fn best(
     shape: &Shape,
     data: &Bytes,
     count: u32,
-    declared: Option<&Postprocess>,
+    declared: Option<&Classes>,
 ) -> Result<Tensor, TensorError> {
     let dims = shape.dims();
     let (classes, rows) = dims
@@ -66,7 +66,8 @@ fn indices(row: &[f64], count: usize) -> Vec<usize> {
     indices
 }
 
-fn scores(datatype: Datatype, data: &[u8]) -> Vec<f64> {
+/// Returns the numbers of an output of floats.
+pub(super) fn scores(datatype: Datatype, data: &[u8]) -> Vec<f64> {
     let words = |width| data.chunks_exact(width);
     match datatype {
         Datatype::Fp16 => { words(2) }
@@ -97,7 +98,7 @@ mod tests {
             .iter()
             .flat_map(|score| score.to_le_bytes())
             .collect();
-        let declared: Option<Postprocess> = serde_json::from_str(declared).unwrap();
+        let declared: Option<Classes> = serde_json::from_str(declared).unwrap();
         let shape = Shape::new(shape).unwrap();
         let tensor = best(&spec, &shape, &data.into(), count, declared.as_ref()).unwrap();
         let strings = tensor.byte_strings().unwrap();

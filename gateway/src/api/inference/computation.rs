@@ -12,7 +12,9 @@ use std::{
 use axum::http::{Extensions, HeaderMap, StatusCode};
 use bytes::Bytes;
 use packhorse_api::ServerTiming;
-use packhorse_cluster::{Datatype, Dim, ModelName, ModelSpec, Program, TensorSpec, Time};
+use packhorse_cluster::{
+    Datatype, Dim, ModelName, ModelSpec, Postprocess, Program, TensorSpec, Time,
+};
 use packhorse_protocol::{
     Form, InferRequest, NonFinite, RequestMessage, RequestedOutput, Tensor, TensorError,
     json_list_bound,
@@ -23,7 +25,7 @@ use super::{
     classes,
     error::InferenceError,
     model_path::ModelPath,
-    pictures::{has_pictures, make_tensors},
+    raw_inputs::{has_raw_inputs, make_tensors},
     shared_memory::{SharedMemoryError, TenantRegions},
     state::Inference,
 };
@@ -71,7 +73,7 @@ pub(in crate::api) struct ReceivedRequest {
     pub(in crate::api) memory: Reservation,
     /// The regions of shared memory that its client may use, if the request may name any.
     pub(in crate::api) regions: Result<TenantRegions, SharedMemoryError>,
-    /// The time in which its pictures became tensors.
+    /// The time in which its pictures and texts became tensors.
     pub(in crate::api) decode: Duration,
 }
 
@@ -118,23 +120,24 @@ pub(in crate::api) fn record_refusal(
 }
 
 impl ReceivedRequest {
-    /// Creates a request that was parsed, in the memory that it was parsed in. Its pictures become tensors, and it is checked against its model. The
+    /// Creates a request that was parsed, in the memory that it was parsed in. Its pictures and texts become tensors, and it is checked against its model. The
     /// memory is then that of its inputs and of the answer that its model declares.
     pub(in crate::api) fn checked(
         mut message: RequestMessage,
         mut memory: Reservation,
         regions: Result<TenantRegions, SharedMemoryError>,
-        spec: &ModelSpec,
+        model: &ServedModel,
         (clock, arrived): (Clock, Time),
     ) -> Result<Self, InferenceError> {
+        let spec = &model.spec;
         let mut decode = Duration::ZERO;
-        if has_pictures(&message, spec) {
+        if has_raw_inputs(&message, model) {
             let begun = clock.now();
             let allowed = message
                 .timeout
                 .map_or(spec.slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
             let has_passed = || clock.now() >= arrived + allowed;
-            make_tensors(&mut message, spec, &mut memory, has_passed)?;
+            make_tensors(&mut message, model, &mut memory, has_passed)?;
             decode = clock.now().saturating_since(begun);
         }
         let program = &spec.program;
@@ -338,6 +341,7 @@ impl Answer {
             let rows = &self.answered[*index];
             if let Some(count) = classes {
                 let declared = self.model.spec.processing.postprocess.get(&spec.name);
+                let declared = declared.and_then(Postprocess::classes);
                 let best = classes::best(spec, &rows.shape, &rows.data, *count, declared);
                 outputs.push(best.map_err(|e| wrong_output(spec, &e))?.in_form(*form));
                 continue;

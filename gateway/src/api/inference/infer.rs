@@ -29,7 +29,8 @@ use super::{
     inflate::{Encoding, inflate},
     middleware::identity_of,
     model_path::{ModelPath, request_id},
-    pictures::{has_pictures, is_picture, request_of},
+    pictures::{is_picture, request_of},
+    raw_inputs::has_raw_inputs,
     respond::response,
     shared_memory::{RegionReader, SharedMemoryError, TenantRegions},
     state::Inference,
@@ -308,7 +309,7 @@ async fn receive(
     // What is copied from shared memory is as large as it pays to copy.
     if is_small && unparsed.receiving.regions.is_err() && json + unparsed.scanned() < LARGE_TEXT {
         let (message, receiving) = unparsed.read()?;
-        if !has_pictures(&message, &model.spec) {
+        if !has_raw_inputs(&message, model) {
             return receiving.check(message);
         }
         let check = move || {
@@ -382,7 +383,7 @@ impl UnparsedRequest {
         }
     }
 
-    /// Decompresses and parses the request, which may have pictures in place of tensors.
+    /// Decompresses and parses the request, which may have pictures and texts in place of tensors.
     fn read(self) -> Result<(RequestMessage, Receiving), InferenceError> {
         let scanned = self.scanned();
         let Self {
@@ -424,11 +425,11 @@ impl UnparsedRequest {
 }
 
 impl Receiving {
-    /// Makes tensors of pictures, and checks the request. The reservation is then that of the inputs and of the declared answer.
+    /// Makes tensors of pictures and texts, and checks the request. The reservation is then that of the inputs and of the declared answer.
     fn check(self, message: RequestMessage) -> Result<ReceivedRequest, InferenceError> {
-        let spec = &self.requested.model.spec;
         let times = (self.clock, self.arrived);
-        ReceivedRequest::checked(message, self.memory, self.regions, spec, times)
+        let model = &self.requested.model;
+        ReceivedRequest::checked(message, self.memory, self.regions, model, times)
     }
 }
 

@@ -16,10 +16,12 @@ pub(in crate::api) mod middleware;
 pub(in crate::api) mod model;
 pub(in crate::api) mod model_path;
 pub(in crate::api) mod pictures;
+mod raw_inputs;
 mod respond;
 pub(in crate::api) mod server;
 pub(in crate::api) mod shared_memory;
 pub(in crate::api) mod state;
+pub(in crate::api) mod texts;
 pub(in crate::api) mod work_pool;
 
 pub(crate) use error::InferenceError;

@@ -1,12 +1,15 @@
-//! Pictures as inputs: from a request's `BYTES`, or from a body that is a picture, to the tensors of the model. It takes long, and runs on the pool.
+//! Pictures as inputs: from a request's `BYTES`, or from a body that is a picture, to the tensors of the model.
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
 use bytes::Bytes;
-use packhorse_cluster::{Datatype, Dim, ModelSpec, Preprocess, Processing, Shape, TensorSpec};
+use packhorse_cluster::{Datatype, Dim, ImagePreprocess, ModelSpec, Processing, Shape};
 use packhorse_preprocess::{Head, PictureError, write_row};
 use packhorse_protocol::{ByteRope, OutputRequest, RequestMessage, Tensor};
 
-use super::error::InferenceError;
+use super::{
+    error::InferenceError,
+    raw_inputs::{bad, check_rows, too_late},
+};
 use crate::memory::Reservation;
 
 /// Returns true if a request's body is a picture, as its headers say.
@@ -45,7 +48,7 @@ pub(in crate::api) fn request_of(
     let picture = Tensor::new(input.name.clone(), Datatype::Bytes, shape, data);
     let outputs = spec.program.outputs.iter().filter_map(|output| {
         Some(OutputRequest {
-            classes: Some(postprocess.get(&output.name)?.top_k),
+            classes: Some(postprocess.get(&output.name)?.classes()?.top_k),
             name: output.name.clone(),
             form: None,
             range: None,
@@ -58,57 +61,19 @@ pub(in crate::api) fn request_of(
     })
 }
 
-/// Returns true if an input of a request is of pictures.
-pub(in crate::api) fn has_pictures(message: &RequestMessage, spec: &ModelSpec) -> bool {
-    let preprocess = &spec.processing.preprocess;
-    let is_of_pictures = |input: &Tensor| {
-        input.datatype() == Datatype::Bytes && preprocess.contains_key(input.name())
-    };
-    message.inputs.iter().any(is_of_pictures)
-}
-
-/// Makes tensors of the pictures of a request. What that takes is counted before the first of them is decoded.
-pub(in crate::api) fn make_tensors(
-    message: &mut RequestMessage,
-    spec: &ModelSpec,
-    memory: &mut Reservation,
-    has_passed: impl Fn() -> bool,
-) -> Result<(), InferenceError> {
-    let mut seen = Vec::new();
-    for input in &mut message.inputs {
-        let declared = spec.processing.preprocess.get(input.name());
-        let of_input = |tensor: &&TensorSpec| tensor.name == input.name();
-        let (Some(declared), Some(tensor)) = (declared, spec.program.inputs.iter().find(of_input))
-        else {
-            continue;
-        };
-        // An input that is given twice is refused later, without having been decoded twice.
-        if input.datatype() == Datatype::Bytes && !seen.contains(&tensor.name) {
-            seen.push(tensor.name.clone());
-            *input = rows(input, declared, tensor, spec, memory, &has_passed)?;
-        }
-    }
-    Ok(())
-}
-
-/// Makes the rows of one input.
-fn rows(
+/// Makes the rows of an input that is pictures. What that takes is counted before the first of them is decoded.
+pub(super) fn rows(
     input: &Tensor,
-    Preprocess::Image(declared): &Preprocess,
-    tensor: &TensorSpec,
+    declared: &ImagePreprocess,
     spec: &ModelSpec,
     memory: &mut Reservation,
     has_passed: impl Fn() -> bool,
 ) -> Result<Tensor, InferenceError> {
     let name = input.name();
-    let (count, limit) = (input.shape().elements(), spec.program.rows_limit());
-    if !matches!(input.shape().dims(), [_] | [_, 1]) || !(1..=u64::from(limit)).contains(&count) {
-        let shape = input.shape();
-        let message = format!(
-            "input {name:?}: pictures of shape {shape}: expected 1 to {limit} in one dimension"
-        );
-        return Err(InferenceError::bad_request(message));
-    }
+    let mut inputs = spec.program.inputs.iter();
+    let tensor = inputs.find(|tensor| tensor.name == name);
+    let tensor = tensor.ok_or_else(|| bad(name, &"the model has none of this name"))?;
+    let count = check_rows(input, &spec.program, "picture")?;
     let pictures = input.byte_strings().unwrap_or_default();
     let wrong = |index: usize| {
         move |error: PictureError| {
@@ -127,8 +92,7 @@ fn rows(
     let mut data = Vec::with_capacity(bytes as usize);
     for (index, (picture, head)) in pictures.iter().zip(&heads).enumerate() {
         if has_passed() {
-            let message = format!("the deadline passed before picture {index} was decoded");
-            return Err(InferenceError::new(StatusCode::GATEWAY_TIMEOUT, message));
+            return Err(too_late("picture", index));
         }
         write_row(picture, head, declared, tensor.datatype, &mut data).map_err(wrong(index))?;
     }
@@ -141,8 +105,4 @@ fn rows(
     let shape = Shape::new(&dims.collect::<Vec<_>>()).map_err(|e| bad(name, &e))?;
     let made = Tensor::new(name.to_owned(), tensor.datatype, shape, data.into());
     made.map_err(|e| bad(name, &e))
-}
-
-fn bad(name: &str, error: &dyn std::fmt::Display) -> InferenceError {
-    InferenceError::bad_request(format!("input {name:?}: {error}"))
 }

@@ -1,0 +1,144 @@
+//! Texts as inputs: from UTF-8 to the tokens of the model, and from tokens to its tensors.
+
+use axum::http::StatusCode;
+use packhorse_cluster::{Dim, Program, Shape, TensorSpec, TextPreprocess, TokenTensor};
+use packhorse_preprocess::{TextError, Tokenizer, Tokens};
+use packhorse_protocol::Tensor;
+
+use super::{
+    error::InferenceError,
+    raw_inputs::{bad, check_rows, too_late},
+};
+use crate::{driver::ServedModel, memory::Reservation};
+
+/// The most memory that a byte of a text takes while it is cut into tokens, in bytes: the text as it was and normalised, with an entry for each
+/// character and each token.
+const WORK: u64 = 100;
+
+/// The way from texts to the inputs of a model.
+pub(in crate::api) struct TextInput<'a> {
+    /// The name of the input that is a text.
+    name: &'a str,
+    declared: &'a TextPreprocess,
+    program: &'a Program,
+    tokenizer: &'a Tokenizer,
+}
+
+impl<'a> TextInput<'a> {
+    /// Returns the way that a model declares. Its tokenizer is read, which blocks, unless it was before.
+    pub(in crate::api) fn of(model: &'a ServedModel) -> Result<Self, InferenceError> {
+        let (Some((name, declared)), Some(tokenizer)) =
+            (model.spec.processing.text(), &model.tokenizer)
+        else {
+            let message = "the model does not declare how a text becomes its inputs (preprocess)";
+            return Err(InferenceError::bad_request(message));
+        };
+        let unreadable = |e: crate::tokenizers::ReadTokenizerError| {
+            InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string())
+        };
+        Ok(Self {
+            name,
+            declared,
+            program: &model.spec.program,
+            tokenizer: tokenizer.tokenizer().map_err(unreadable)?,
+        })
+    }
+
+    /// Returns the tokens of a text. A longer one than the model takes is cut or refused, as the registration says unless the request does.
+    pub(in crate::api) fn tokens(
+        &self,
+        text: &[u8],
+        truncate: Option<bool>,
+    ) -> Result<Tokens, TextError> {
+        let limit = self.declared.max_length as usize;
+        let truncate = truncate.unwrap_or(self.declared.truncate);
+        self.tokenizer.tokens(text, limit, truncate)
+    }
+
+    /// Returns the bytes that cutting texts into tokens takes, one after the other, beside the tokens.
+    pub(in crate::api) fn work(texts: impl Iterator<Item = usize>) -> u64 {
+        let longest = texts.max().unwrap_or_default();
+        longest.min(Tokenizer::MAX_TEXT_BYTES) as u64 * WORK
+    }
+
+    /// Returns the bytes of the tensors of so many rows.
+    pub(in crate::api) fn bytes(&self, rows: u64, longest: usize) -> u64 {
+        let of_input = |(spec, _): (&TensorSpec, TokenTensor)| {
+            let width = spec.datatype.width().unwrap_or_default() as u64;
+            rows * self.width(spec, longest) as u64 * width
+        };
+        self.inputs().map(of_input).sum()
+    }
+
+    /// Makes the tensors of rows of tokens, filled up to the longest of them.
+    pub(in crate::api) fn tensors(&self, rows: &[&Tokens]) -> Result<Vec<Tensor>, InferenceError> {
+        let longest = rows.iter().map(|tokens| tokens.len()).max();
+        let longest = longest.unwrap_or_default();
+        let tensor = |(spec, of): (&TensorSpec, TokenTensor)| {
+            let width = self.width(spec, longest);
+            let pad = match (&spec.pad, of) {
+                (Some(padding), _) => padding.value,
+                (None, TokenTensor::Ids) => f64::from(self.tokenizer.pad()),
+                (None, TokenTensor::Mask | TokenTensor::TypeIds) => 0.0,
+            };
+            let element = spec.datatype.width().unwrap_or_default();
+            let mut data = Vec::with_capacity(rows.len() * width * element);
+            for tokens in rows {
+                tokens.write_row(of, spec.datatype, width, pad, &mut data);
+            }
+            let first = (spec.shape.len() > 1).then_some(rows.len());
+            let dims = first.into_iter().chain([width]);
+            let dims: Vec<i64> = dims.map(|size| size as i64).collect();
+            let shape = Shape::new(&dims).map_err(|e| bad(self.name, &e))?;
+            let made = Tensor::new(spec.name.clone(), spec.datatype, shape, data.into());
+            made.map_err(|e| bad(self.name, &e))
+        };
+        self.inputs().map(tensor).collect()
+    }
+
+    /// Returns the inputs that tokens fill.
+    fn inputs(&self) -> impl Iterator<Item = (&'a TensorSpec, TokenTensor)> {
+        let (program, declared) = (self.program, self.declared);
+        let inputs = program.inputs.iter();
+        inputs.filter_map(|spec| Some((spec, *declared.inputs.get(&spec.name)?)))
+    }
+
+    /// Returns the length of the rows of an input whose longest has so many tokens.
+    fn width(&self, spec: &TensorSpec, longest: usize) -> usize {
+        let axis = spec.shape.len().saturating_sub(1);
+        let fixed = |dim: Option<&Dim>| match dim {
+            Some(Dim::Fixed(size)) => Some(*size as usize),
+            Some(Dim::Any) | None => None,
+        };
+        let least = spec.min_shape.as_ref().and_then(|min| fixed(min.get(axis)));
+        fixed(spec.shape.get(axis)).unwrap_or_else(|| longest.max(least.unwrap_or_default()))
+    }
+}
+
+/// Makes the tensors of an input that is texts. What that takes is counted before.
+pub(super) fn tensors_of(
+    input: &Tensor,
+    model: &ServedModel,
+    memory: &mut Reservation,
+    has_passed: impl Fn() -> bool,
+) -> Result<Vec<Tensor>, InferenceError> {
+    let way = TextInput::of(model)?;
+    let rows = check_rows(input, way.program, "text")?;
+    let texts = input.byte_strings().unwrap_or_default();
+    memory.grow(TextInput::work(texts.iter().map(|text| text.len())))?;
+    let mut tokens = Vec::with_capacity(texts.len());
+    for (index, text) in texts.iter().enumerate() {
+        if has_passed() {
+            return Err(too_late("text", index));
+        }
+        let cut = way.tokens(text, None);
+        tokens.push(cut.map_err(|error| wrong(way.name, index, &error))?);
+    }
+    let longest = tokens.iter().map(Tokens::len).max().unwrap_or_default();
+    memory.grow(way.bytes(rows, longest))?;
+    way.tensors(&tokens.iter().collect::<Vec<_>>())
+}
+
+fn wrong(name: &str, index: usize, error: &TextError) -> InferenceError {
+    InferenceError::bad_request(format!("input {name:?}, text {index}: {error}"))
+}
