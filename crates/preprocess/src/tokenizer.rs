@@ -2,7 +2,10 @@
 
 use std::str;
 
-use tokenizers::{PostProcessor as _, TruncationDirection};
+use tokenizers::{
+    Encoding, PostProcessor as _, TruncationDirection, TruncationParams, TruncationStrategy,
+    truncate_encodings,
+};
 
 use crate::Tokens;
 
@@ -111,33 +114,91 @@ impl Tokenizer {
     /// # Errors
     /// The bytes are no text, or one with too many tokens or none.
     pub fn tokens(&self, text: &[u8], limit: usize, truncate: bool) -> Result<Tokens, TextError> {
-        let bytes = text.len();
-        if bytes > Self::MAX_TEXT_BYTES {
-            return Err(TextError::TooLarge { bytes });
-        }
-        let text = str::from_utf8(text).map_err(|e| TextError::Encoding {
-            at: e.valid_up_to(),
-        })?;
-        let fails = |e: tokenizers::Error| TextError::Tokenizer(shown(&*e));
-        let mut encoded = self.inner.encode_fast(text, true).map_err(fails)?;
-        let tokens = encoded.len();
-        if tokens == 0 {
-            return Err(TextError::Empty);
-        }
-        if tokens > limit {
-            if !truncate {
-                return Err(TextError::TooLong { tokens, limit });
+        let text = checked(text)?;
+        let encoded = self.inner.encode_fast(text, true).map_err(fails)?;
+        self.within(encoded, limit, truncate, || {
+            let alone = self.inner.encode_fast(text, false)?;
+            let limits = self.limits(limit, false);
+            let (alone, _) = truncate_encodings(alone, None, &limits)?;
+            self.inner.post_process(alone, None, true)
+        })
+    }
+
+    /// Returns the tokens of two texts that the model compares, such as a question and a document. Of more than `limit` tokens the longer text loses
+    /// some at its end, until both have as many.
+    ///
+    /// # Errors
+    /// The bytes are no texts, or such with too many tokens or none.
+    pub fn pair_tokens(
+        &self,
+        [first, second]: [&[u8]; 2],
+        limit: usize,
+        truncate: bool,
+    ) -> Result<Tokens, TextError> {
+        let (first, second) = (checked(first)?, checked(second)?);
+        let encoded = self.inner.encode_fast((first, second), true);
+        self.within(encoded.map_err(fails)?, limit, truncate, || {
+            let first = self.inner.encode_fast(first, false)?;
+            let second = self.inner.encode_fast(second, false)?;
+            let limits = self.limits(limit, true);
+            let (first, second) = truncate_encodings(first, Some(second), &limits)?;
+            self.inner.post_process(first, second, true)
+        })
+    }
+
+    /// Returns the tokens of a text if it has at most `limit`, else those of the cut one.
+    fn within(
+        &self,
+        whole: Encoding,
+        limit: usize,
+        truncate: bool,
+        cut: impl FnOnce() -> tokenizers::Result<Encoding>,
+    ) -> Result<Tokens, TextError> {
+        let tokens = whole.len();
+        let encoded = match (tokens <= limit, truncate) {
+            (true, _) => whole,
+            (false, false) => return Err(TextError::TooLong { tokens, limit }),
+            (false, true) => {
+                let mut cut = cut().map_err(fails)?;
+                // The tokens that are added alone may be more.
+                cut.truncate(limit, 0, TruncationDirection::Right);
+                cut
             }
-            let mut alone = self.inner.encode_fast(text, false).map_err(fails)?;
-            let added = self.inner.get_post_processor();
-            let added = added.map_or(0, |processor| processor.added_tokens(false));
-            alone.truncate(limit.saturating_sub(added), 0, TruncationDirection::Right);
-            encoded = self.inner.post_process(alone, None, true).map_err(fails)?;
-            encoded.truncate(limit, 0, TruncationDirection::Right);
+        };
+        if encoded.is_empty() {
+            return Err(TextError::Empty);
         }
         Ok(Tokens {
             ids: encoded.get_ids().into(),
             type_ids: encoded.get_type_ids().into(),
         })
     }
+
+    /// Returns how texts are cut so that they have at most `limit` tokens with those that are added.
+    fn limits(&self, limit: usize, is_pair: bool) -> TruncationParams {
+        let added = self.inner.get_post_processor();
+        let added = added.map_or(0, |processor| processor.added_tokens(is_pair));
+        TruncationParams {
+            max_length: limit.saturating_sub(added),
+            strategy: TruncationStrategy::LongestFirst,
+            stride: 0,
+            direction: TruncationDirection::Right,
+        }
+    }
+}
+
+/// Returns bytes as a text that is not too large.
+fn checked(text: &[u8]) -> Result<&str, TextError> {
+    let bytes = text.len();
+    if bytes > Tokenizer::MAX_TEXT_BYTES {
+        return Err(TextError::TooLarge { bytes });
+    }
+    let wrong = |e: str::Utf8Error| TextError::Encoding {
+        at: e.valid_up_to(),
+    };
+    str::from_utf8(text).map_err(wrong)
+}
+
+fn fails(error: tokenizers::Error) -> TextError {
+    TextError::Tokenizer(shown(&*error))
 }

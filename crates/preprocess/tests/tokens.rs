@@ -14,6 +14,8 @@ struct Expected {
     whole: Vec<Encoding>,
     /// By the most tokens.
     cut: BTreeMap<usize, Vec<Encoding>>,
+    /// By the pair's index: whole, and cut to nine tokens.
+    pairs: Vec<[Encoding; 2]>,
 }
 
 #[derive(Deserialize)]
@@ -62,6 +64,32 @@ fn tokens_are_those_of_hugging_face_whole_and_cut() {
                 if !tokens.as_ref().is_ok_and(|tokens| cut.is(tokens)) {
                     wrong.push(format!("{name} cut to {limit}, {text:?}: {tokens:?}"));
                 }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn tokens_of_pairs_are_those_of_hugging_face_whole_and_cut() {
+    let expected: BTreeMap<String, Expected> =
+        serde_json::from_slice(&file("expected.json")).unwrap();
+    let pairs: Vec<[String; 2]> = serde_json::from_slice(&file("pairs.json")).unwrap();
+    let mut wrong = Vec::new();
+    for (name, expected) in &expected {
+        let tokenizer = tokenizer(name);
+        for (pair, [whole, cut]) in pairs.iter().zip(&expected.pairs) {
+            let [first, second] = [pair[0].as_bytes(), pair[1].as_bytes()];
+            let tokens = tokenizer.pair_tokens([first, second], usize::MAX, false);
+            if !tokens.as_ref().is_ok_and(|tokens| whole.is(tokens)) {
+                wrong.push(format!("{name}, {pair:?}: {tokens:?}"));
+            }
+            let tokens = tokenizer.pair_tokens([first, second], 9, true);
+            if !tokens.as_ref().is_ok_and(|tokens| cut.is(tokens)) {
+                wrong.push(format!(
+                    "{name} cut, {pair:?}: {tokens:?}, not {:?}",
+                    cut.ids
+                ));
             }
         }
     }

@@ -43,7 +43,8 @@ impl Store {
     pub async fn unused_artifacts(&self, since_ms: i64) -> Result<Vec<ArtifactDigest>, StoreError> {
         let rows = sqlx::query(
             "SELECT digest FROM artifacts WHERE COALESCE(last_used_ms, created_ms) < $1 \
-             AND NOT EXISTS (SELECT 1 FROM models WHERE models.artifact = artifacts.digest)",
+             AND NOT EXISTS (SELECT 1 FROM models WHERE models.artifact = artifacts.digest) \
+             AND NOT EXISTS (SELECT 1 FROM models WHERE models.tokenizer = artifacts.digest)",
         )
         .bind(since_ms)
         .fetch_all(&self.pool)
@@ -65,7 +66,8 @@ impl Store {
     ) -> Result<bool, StoreError> {
         let done = sqlx::query(
             "DELETE FROM artifacts WHERE digest = $1 AND COALESCE(last_used_ms, created_ms) < $2 \
-             AND NOT EXISTS (SELECT 1 FROM models WHERE models.artifact = artifacts.digest)",
+             AND NOT EXISTS (SELECT 1 FROM models WHERE models.artifact = artifacts.digest) \
+             AND NOT EXISTS (SELECT 1 FROM models WHERE models.tokenizer = artifacts.digest)",
         )
         .bind(digest.to_string())
         .bind(since_ms)

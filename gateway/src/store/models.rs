@@ -139,8 +139,8 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     let program = &spec.program;
     let done = sqlx::query(
         "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
-         queue_limit, family, accuracy_pct, priority, min_replicas, max_cold_wait_ms, processing, failure, after_plan, created_ms) \
-         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, NULL, COALESCE(MAX(generation), 0), $17 FROM plans",
+         queue_limit, family, accuracy_pct, priority, min_replicas, max_cold_wait_ms, processing, tokenizer, failure, after_plan, created_ms) \
+         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, NULL, COALESCE(MAX(generation), 0), $18 FROM plans",
     )
     .bind(program.model.name.to_string())
     .bind(i64::from(program.model.version.get()))
@@ -158,6 +158,7 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(i64::from(u32::from(spec.min_replicas)))
     .bind(spec.max_cold_wait.map(whole_millis))
     .bind(processing(spec))
+    .bind(spec.processing.tokenizer().map(|digest| digest.to_string()))
     .bind(unix_ms())
     .execute(&mut **transaction)
     .await;
@@ -213,7 +214,8 @@ async fn delete(transaction: &mut Transaction, model: &ModelId) -> Result<(), St
     ];
     sqlx::query(
         "UPDATE artifacts SET last_used_ms = $1 WHERE digest IN \
-         (SELECT artifact FROM models WHERE name = $2 AND version = $3)",
+         (SELECT artifact FROM models WHERE name = $2 AND version = $3 \
+         UNION SELECT tokenizer FROM models WHERE name = $2 AND version = $3)",
     )
     .bind(unix_ms())
     .bind(model.name.to_string())

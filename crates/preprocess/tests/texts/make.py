@@ -41,6 +41,7 @@ TEXTS = [
     "....!!!???---___",
 ]
 CUTS = [4, 7, 16]
+PAIRS = [(one, other) for one in TEXTS[::4] for other in TEXTS[1::5]]
 
 
 def wordpiece() -> Tokenizer:
@@ -83,12 +84,12 @@ def unigram() -> Tokenizer:
     return tokenizer
 
 
-def encoded(tokenizer: Tokenizer, text: str, limit: int | None) -> dict[str, list[int]]:
+def encoded(tokenizer: Tokenizer, text: str | tuple[str, str], limit: int | None) -> dict[str, list[int]]:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     if limit is not None:
         tokenizer.enable_truncation(limit)
-    encoding = tokenizer.encode(text)
+    encoding = tokenizer.encode(*text) if isinstance(text, tuple) else tokenizer.encode(text)
     return {"ids": encoding.ids, "type_ids": encoding.type_ids}
 
 
@@ -98,6 +99,8 @@ for make in (wordpiece, bytelevel, unigram):
     made.save(str(FOLDER / f"{make.__name__}.json"), pretty=False)
     whole = [encoded(made, text, None) for text in TEXTS]
     cut = {str(limit): [encoded(made, text, limit) for text in TEXTS] for limit in CUTS}
-    expected[make.__name__] = {"whole": whole, "cut": cut}
+    pairs = [[encoded(made, pair, limit) for limit in (None, 9)] for pair in PAIRS]
+    expected[make.__name__] = {"whole": whole, "cut": cut, "pairs": pairs}
+(FOLDER / "pairs.json").write_text(json.dumps(PAIRS, indent=1) + "\n")
 (FOLDER / "texts.json").write_text(json.dumps(TEXTS, indent=1) + "\n")
 (FOLDER / "expected.json").write_text(json.dumps(expected, separators=(",", ":")) + "\n")

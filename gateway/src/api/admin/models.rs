@@ -14,10 +14,11 @@ use packhorse_api::{
 };
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Percent,
-    Processing, Program, VariantOf,
+    Processing, Program, TokenizerFile, VariantOf,
 };
 use packhorse_control::{Command, CommandError, ModelSpecChange, SplitChange};
 use serde::Deserialize;
+use tokio::task::spawn_blocking;
 use utoipa::IntoParams;
 
 use super::{
@@ -32,6 +33,7 @@ use crate::{
     audit::Act,
     controller::{Controller, slo_from_ms},
     store::ReceiveError,
+    tokenizers::ModelTokenizer,
 };
 
 /// The version of a model.
@@ -120,6 +122,8 @@ pub(super) async fn register(
             bytes.ok_or(CommandError::UnknownArtifact(digest))?
         }
     };
+    // It is read once, and stays in memory until the model is served.
+    let _tokenizer = read_tokenizer(&admin, &spec).await?;
     let controller = admin.controller.by(actor);
     let registered = Box::new(spec.clone());
     let command = if replace {
@@ -392,6 +396,36 @@ fn parse_registration(
     };
     spec.validate().map_err(invalid)?;
     Ok((spec, path))
+}
+
+/// Returns the tokenizer of a model that takes texts. A file that is not stored, or is no tokenizer, is the registration's mistake.
+async fn read_tokenizer(
+    admin: &Admin,
+    spec: &ModelSpec,
+) -> Result<Option<Arc<ModelTokenizer>>, ApiError> {
+    let Some((input, text)) = spec.processing.text() else {
+        return Ok(None);
+    };
+    let wrong =
+        |problem: String| ApiError::bad_request(format!("preprocess.{input}.tokenizer: {problem}"));
+    let digest = match &text.tokenizer {
+        TokenizerFile::Stored(digest) => *digest,
+        TokenizerFile::Path(path) => {
+            let shown: String = path.chars().take(64).collect();
+            return Err(wrong(format!(
+                "{shown:?} is not the digest of a stored file (PUT /v1/artifacts/sha256:...); `packhorse model register` stores it"
+            )));
+        }
+    };
+    if admin.store.artifact(digest).await?.is_none() {
+        return Err(wrong(CommandError::UnknownArtifact(digest).to_string()));
+    }
+    let tokenizer = admin.data_plane.tokenizers().get(digest);
+    let shared = Arc::clone(&tokenizer);
+    let read = spawn_blocking(move || shared.tokenizer().map(drop).map_err(|e| e.to_string()));
+    let read = read.await.unwrap_or_else(|e| Err(e.to_string()));
+    read.map_err(wrong)?;
+    Ok(Some(tokenizer))
 }
 
 fn from_ms(ms: u32) -> Duration {
