@@ -7,7 +7,7 @@ use packhorse_serving::TenantKey;
 
 use crate::{
     api::inference::{Inference, error::InferenceError},
-    memory::{ModelMemory, Reservation},
+    memory::Reservation,
     serve::STREAM_WINDOW,
     tenant::tenant_of,
 };
@@ -16,14 +16,11 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(super) struct Grpc {
     inference: Inference,
-    /// The books of messages whose model is not known yet, or that are for none.
-    unnamed: ModelMemory,
 }
 
 impl Grpc {
     pub(super) fn new(inference: Inference) -> Self {
-        let unnamed = inference.data_plane.memory().model();
-        Self { inference, unnamed }
+        Self { inference }
     }
 
     /// Returns a reservation for a message whose model is not known.

@@ -16,6 +16,8 @@ use crate::{
 
 /// The refusal of a key that opens nothing.
 const UNKNOWN_KEY: &str = "the API key is unknown or has expired";
+/// The paths whose requests name their model in their body.
+const NAMED_IN_BODY: [&str; 3] = ["/v1/embeddings", "/v1/rerank", "/v2/rerank"];
 /// The paths that need no key: balancers and orchestrators ask them.
 const HEALTH: &str = "/v2/health/";
 
@@ -29,6 +31,12 @@ pub(in crate::api) async fn authorize(
         return Ok(None);
     };
     if request.uri().path().starts_with(HEALTH) {
+        return Ok(None);
+    }
+    if NAMED_IN_BODY.contains(&request.uri().path()) {
+        // The handler uses the key when it has read the model's name.
+        let tenant = require_key(keys, bearer(request.headers()))?;
+        request.extensions_mut().insert(tenant);
         return Ok(None);
     }
     // A name that is no text is refused by the handler.

@@ -24,11 +24,8 @@ pub(super) fn best(
     let scores = scores(spec.datatype, data);
     let mut texts = Vec::new();
     for row in scores.chunks_exact((classes as usize).max(1)) {
-        let total = total(row, declared.is_some_and(|declared| declared.softmax));
-        for index in indices(row, count as usize) {
-            let score = total.map_or(row[index], |(largest, sum)| {
-                (row[index] - largest).exp() / sum
-            });
+        let softmax = declared.is_some_and(|declared| declared.softmax);
+        for (score, index) in ranked(row, count as usize, softmax) {
             let label = declared.and_then(|declared| declared.labels.get(index));
             let colon = if label.is_some() { ":" } else { "" };
             let label = label.map_or("", String::as_str);
@@ -38,6 +35,18 @@ pub(super) fn best(
     let dims = rows.iter().copied().chain([count]).map(u64::cast_signed);
     let shape = Shape::new(&dims.collect::<Vec<_>>()).map_err(TensorError::Shape)?;
     Tensor::from_byte_strings(&spec.name, shape, &texts)
+}
+
+/// Returns the best classes of a row, the best first: their scores, or the softmax of them, and their indices.
+pub(super) fn ranked(row: &[f64], count: usize, softmax: bool) -> Vec<(f64, usize)> {
+    let total = total(row, softmax);
+    let score = |index: usize| {
+        total.map_or(row[index], |(largest, sum)| {
+            (row[index] - largest).exp() / sum
+        })
+    };
+    let indices = indices(row, count).into_iter();
+    indices.map(|index| (score(index), index)).collect()
 }
 
 /// Returns the largest score of a row and the sum of the exponentials of all, if their softmax is wanted.

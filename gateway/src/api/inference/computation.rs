@@ -52,6 +52,7 @@ const SMALL_OUTPUT: usize = 4 << 10;
 const PROBED: u64 = 16;
 
 /// The head of a request.
+#[derive(Clone, Copy)]
 pub(in crate::api) struct Arrival<'a> {
     /// The time at which it arrived.
     pub(in crate::api) at: Time,

@@ -21,12 +21,15 @@ mod respond;
 pub(in crate::api) mod server;
 pub(in crate::api) mod shared_memory;
 pub(in crate::api) mod state;
+mod text_calls;
 pub(in crate::api) mod texts;
 pub(in crate::api) mod work_pool;
 
 pub(crate) use error::InferenceError;
 pub(crate) use infer::{TracedAnswer, try_model};
 pub use state::{Inference, InferenceLimits};
+
+use text_calls::{openai, rerank, tei};
 
 use axum::{
     Router,
@@ -58,9 +61,20 @@ pub fn router(inference: Inference) -> OpenApiRouter {
         .routes(routes!(shared_memory::routes::register))
         .routes(routes!(shared_memory::routes::unregister))
         .routes(routes!(shared_memory::routes::unregister_all))
+        .routes(routes!(openai::embeddings))
+        .routes(routes!(openai::models))
+        .routes(routes!(openai::model))
+        .routes(routes!(rerank::rerank))
+        .routes(routes!(tei::any))
+        .routes(routes!(tei::embed))
+        .routes(routes!(tei::predict))
+        .routes(routes!(tei::rerank))
+        .routes(routes!(tei::info))
+        .routes(routes!(tei::health))
         .split_for_parts();
     let routes: Router = routes
         .route("/v2/", get(server::metadata))
+        .route("/v1/rerank", post(rerank::rerank))
         .route(
             "/v2/repository/models/{model}/load",
             post(server::refuse_loading),

@@ -10,8 +10,8 @@ use std::{
 
 use super::{shared_memory::SharedMemory, work_pool::WorkPool};
 use crate::{
-    api::web_policy::WebPolicy, driver::DataPlane, keys::Keyring, telemetry::Telemetry,
-    wake_latency::WakeLatency,
+    api::web_policy::WebPolicy, driver::DataPlane, keys::Keyring, memory::ModelMemory,
+    telemetry::Telemetry, wake_latency::WakeLatency,
 };
 
 /// The limits of a client's requests.
@@ -48,6 +48,8 @@ pub struct State {
     /// The hosts that the listener answers for, and the web pages that may use it.
     pub(in crate::api) web: WebPolicy,
     pub(in crate::api) pool: WorkPool,
+    /// The memory of requests whose model is not known yet, or that are for none.
+    pub(in crate::api) unnamed: ModelMemory,
     /// The regions of system shared memory; none if the extension is off.
     pub(in crate::api) shared_memory: Option<SharedMemory>,
     /// The limit of the cores' wake latency while requests come; none leaves it to the system.
@@ -72,6 +74,7 @@ impl Inference {
     ) -> io::Result<Self> {
         let body_bytes = limits.body_bytes.min(data_plane.memory().limit() / 2);
         let cores = available_parallelism().map_or(1, usize::from);
+        let unnamed = data_plane.memory().model();
         let shared = State {
             data_plane,
             keys,
@@ -82,6 +85,7 @@ impl Inference {
             },
             web,
             pool: WorkPool::start(cores - 1)?,
+            unnamed,
             shared_memory: system_shared_memory.then(SharedMemory::default),
             wake_latency,
             hopeless: AtomicU64::new(0),

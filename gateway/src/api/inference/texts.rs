@@ -55,6 +55,17 @@ impl<'a> TextInput<'a> {
         self.tokenizer.tokens(text, limit, truncate)
     }
 
+    /// Returns the tokens of two texts that the model compares.
+    pub(in crate::api) fn pair_tokens(
+        &self,
+        pair: [&[u8]; 2],
+        truncate: Option<bool>,
+    ) -> Result<Tokens, TextError> {
+        let limit = self.declared.max_length as usize;
+        let truncate = truncate.unwrap_or(self.declared.truncate);
+        self.tokenizer.pair_tokens(pair, limit, truncate)
+    }
+
     /// Returns the bytes that cutting texts into tokens takes, one after the other, beside the tokens.
     pub(in crate::api) fn work(texts: impl Iterator<Item = usize>) -> u64 {
         let longest = texts.max().unwrap_or_default();

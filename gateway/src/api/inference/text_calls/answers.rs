@@ -1,0 +1,136 @@
+//! The answers of the engine to the requests of a call, as rows of numbers in the order of its texts.
+
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+
+use super::{AT_A_TIME, texts::Part};
+use crate::{
+    api::inference::{
+        classes::scores,
+        computation::{Arrival, Computed, compute},
+        error::InferenceError,
+        model_path::ModelPath,
+        state::Inference,
+        work_pool::Party,
+    },
+    memory::Reservation,
+};
+
+/// The answer to a text.
+pub(super) struct Row {
+    /// The numbers of the output.
+    pub(super) numbers: Vec<f64>,
+    /// The size of the last dimension.
+    pub(super) size: usize,
+    /// The number of the text's tokens.
+    pub(super) tokens: usize,
+}
+
+/// The rows of a call, and the memory that they are in.
+pub(super) struct Rows {
+    /// By the text's index.
+    pub(super) rows: Vec<Row>,
+    _memory: Vec<Reservation>,
+}
+
+impl Rows {
+    /// Checks the wanted number of dimensions of embeddings. Returns the size of an answer with them in bytes, about.
+    pub(super) fn embedding_bytes(
+        &self,
+        dimensions: Option<usize>,
+    ) -> Result<usize, InferenceError> {
+        let size = self.rows.first().map_or(0, |row| row.size);
+        match dimensions {
+            Some(wanted) if !(1..=size).contains(&wanted) => Err(InferenceError::bad_request(
+                format!("dimensions: {wanted} is not between 1 and the {size} of the model"),
+            )),
+            _ => Ok(self.rows.len() * (64 + 16 * dimensions.unwrap_or(size))),
+        }
+    }
+}
+
+/// Has the engine answer the requests of a call.
+pub(super) async fn answers(
+    inference: &Inference,
+    arrival: &Arrival<'_>,
+    path: &ModelPath,
+    parts: Vec<Part>,
+) -> Result<Rows, InferenceError> {
+    let texts = parts.iter().map(|part| part.texts.len()).sum();
+    let answered = stream::iter(
+        parts
+            .into_iter()
+            .map(|part| answer(inference, arrival, path, part)),
+    );
+    let answered = answered.buffer_unordered(AT_A_TIME);
+    let answered: Vec<_> = answered.try_collect().await?;
+    let mut rows: Vec<Option<Row>> = Vec::new();
+    rows.resize_with(texts, || None);
+    let mut memory = Vec::with_capacity(answered.len());
+    for (part, reservation) in answered {
+        memory.push(reservation);
+        for (index, row) in part {
+            rows[index] = Some(row);
+        }
+    }
+    let rows: Option<Vec<Row>> = rows.into_iter().collect();
+    let rows = rows.expect("every text is a row of one request");
+    Ok(Rows {
+        rows,
+        _memory: memory,
+    })
+}
+
+async fn answer(
+    inference: &Inference,
+    arrival: &Arrival<'_>,
+    path: &ModelPath,
+    part: Part,
+) -> Result<(Vec<(usize, Row)>, Reservation), InferenceError> {
+    let arrival = Arrival {
+        at: inference.data_plane.clock().now(),
+        ..*arrival
+    };
+    let Part {
+        texts,
+        lengths,
+        request,
+    } = part;
+    let computed = compute(inference, &arrival, path, request, None).await;
+    let Computed {
+        answer,
+        mut memory,
+        ending,
+    } = computed?;
+    let party = Party {
+        model: ending.model.key,
+        tenant: arrival.tenant,
+    };
+    // Each number becomes one of eight bytes.
+    let bytes: u64 = { answer.answered.iter() }
+        .map(|output| 4 * output.data.len() as u64)
+        .sum();
+    let read = move || {
+        let index = answer.requested.first().map_or(0, |output| output.index);
+        let spec = &answer.model.spec.program.outputs[index];
+        let output = &answer.answered[index];
+        let numbers = scores(spec.datatype, &output.data);
+        let size = output.shape.dims().last().copied().unwrap_or(1) as usize;
+        let each = (numbers.len() / texts.len().max(1)).max(1);
+        let rows = numbers.chunks_exact(each).zip(texts.iter().zip(&lengths));
+        let rows = rows.map(|(numbers, (text, tokens))| {
+            let row = Row {
+                numbers: numbers.to_vec(),
+                size,
+                tokens: *tokens,
+            };
+            (*text, row)
+        });
+        rows.collect::<Vec<_>>()
+    };
+    let read = match memory.grow(bytes) {
+        Ok(()) => Ok(inference.pool.format(party, read).await),
+        Err(exhausted) => Err(exhausted.into()),
+    };
+    let (rows, _) = ending.end(read)?;
+    Ok((rows, memory))
+}

@@ -1,0 +1,69 @@
+//! What a call wants of a model.
+
+use packhorse_cluster::{Classes, Embedding, ModelSpec, Postprocess};
+use packhorse_preprocess::{TextError, Tokens};
+
+use crate::api::inference::{error::InferenceError, texts::TextInput};
+
+/// The texts of a call, and the output that is wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    /// The texts.
+    pub(super) texts: Vec<Text>,
+    /// True if texts that are too long are cut, false if they are refused; none for what the registration says.
+    pub(super) truncate: Option<bool>,
+    /// The name of the output.
+    pub(super) output: String,
+}
+
+/// A text of a call, or two that are compared.
+#[derive(Clone, Debug)]
+pub(super) enum Text {
+    One(String),
+    Pair(String, String),
+}
+
+impl Text {
+    /// Returns the size of the text, or of the longer one, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::One(text) => text.len(),
+            Self::Pair(one, other) => one.len().max(other.len()),
+        }
+    }
+
+    /// Returns the tokens.
+    pub(super) fn tokens(
+        &self,
+        way: &TextInput<'_>,
+        truncate: Option<bool>,
+    ) -> Result<Tokens, TextError> {
+        match self {
+            Self::One(text) => way.tokens(text.as_bytes(), truncate),
+            Self::Pair(one, other) => way.pair_tokens([one.as_bytes(), other.as_bytes()], truncate),
+        }
+    }
+}
+
+/// Returns the output of a model that is an embedding, with its name.
+pub(super) fn embedding_of(spec: &ModelSpec) -> Result<(String, Embedding), InferenceError> {
+    let mut outputs = spec.processing.postprocess.iter();
+    let found = outputs.find_map(|(name, declared)| Some((name.clone(), declared.embedding()?)));
+    found.ok_or_else(|| {
+        InferenceError::bad_request(
+            "the model does not declare which output is an embedding (postprocess: pool, normalize)",
+        )
+    })
+}
+
+/// Returns the output of a model that is scores of classes, with its name.
+pub(super) fn classes_of(spec: &ModelSpec) -> Result<(String, Classes), InferenceError> {
+    let mut outputs = spec.processing.postprocess.iter();
+    let classes = |declared: &Postprocess| declared.classes().cloned();
+    let found = outputs.find_map(|(name, declared)| Some((name.clone(), classes(declared)?)));
+    found.ok_or_else(|| {
+        InferenceError::bad_request(
+            "the model does not declare which output is scores of classes (postprocess: top_k)",
+        )
+    })
+}

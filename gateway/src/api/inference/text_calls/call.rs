@@ -1,0 +1,233 @@
+//! A call: its body is read, its model found, its client authorised, and its texts answered.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    extract::Request,
+    http::{HeaderValue, StatusCode, header, request::Parts},
+    response::{IntoResponse as _, Response},
+};
+use bytes::Bytes;
+use packhorse_cluster::Time;
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::task::spawn_blocking;
+
+use super::{
+    BODY_LIMIT,
+    answers::{Rows, answers},
+    ask::Ask,
+    texts::parts,
+};
+use crate::{
+    api::{
+        bearer,
+        inference::{
+            authorize::{grant, use_key},
+            body::{IncomingBody, Place},
+            computation::{Arrival, LARGE_TEXT, record_refusal, refusal},
+            error::InferenceError,
+            inflate::{Encoding, inflate},
+            middleware::identity_of,
+            model_path::ModelPath,
+            state::{Inference, InferenceLimits},
+            work_pool::Party,
+        },
+    },
+    keys::KeyUse,
+    memory::Reservation,
+    serve::HeldUntilSent,
+    telemetry::RequestIdentity,
+    tenant::{tenant_name_of, tenant_of},
+};
+
+/// A call whose body has come.
+pub(super) struct Received<T> {
+    parts: Parts,
+    at: Time,
+    identity: RequestIdentity,
+    /// The use of the key, where the model is named in the body.
+    used: Option<KeyUse>,
+    /// The body.
+    pub(super) body: T,
+    _memory: Reservation,
+}
+
+/// A call whose model is known.
+pub(super) struct Call<'a> {
+    pub(super) inference: &'a Inference,
+    pub(super) arrival: Arrival<'a>,
+    pub(super) path: ModelPath,
+}
+
+/// Receives a call and reads its body, which is JSON.
+pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
+    inference: &Inference,
+    request: Request,
+) -> Result<Received<T>, InferenceError> {
+    let at = inference.data_plane.clock().now();
+    let (parts, body) = request.into_parts();
+    let mut body = IncomingBody::new(&parts.headers, body);
+    let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
+    let identity = identity.sent_by(tenant_name_of(&parts.extensions));
+    let books = inference.unnamed.tenant(tenant_of(&parts.extensions));
+    let mut memory = books.reservation();
+    match read(inference, &parts, &mut body, &mut memory).await {
+        Ok(read) => Ok(Received {
+            parts,
+            at,
+            identity,
+            used: None,
+            body: read,
+            _memory: memory,
+        }),
+        Err(error) => {
+            body.discard();
+            Err(error)
+        }
+    }
+}
+
+async fn read<T: DeserializeOwned + Send + 'static>(
+    inference: &Inference,
+    parts: &Parts,
+    body: &mut IncomingBody,
+    memory: &mut Reservation,
+) -> Result<T, InferenceError> {
+    let limits = InferenceLimits {
+        body_bytes: BODY_LIMIT.min(inference.limits.body_bytes),
+        ..inference.limits
+    };
+    let encoding = Encoding::from_headers(&parts.headers)?;
+    let body = body.receive(&limits, Place::OnePiece, memory).await?;
+    let body = inflate(body, encoding, limits.body_bytes, memory)?.to_bytes();
+    // The texts are copied.
+    memory.grow(body.len() as u64)?;
+    let parse = move || {
+        let read = &mut serde_json::Deserializer::from_slice(&body);
+        serde_path_to_error::deserialize(read).map_err(|e| {
+            let at = e.path().to_string();
+            let at = if at == "." {
+                String::new()
+            } else {
+                format!("{at}: ")
+            };
+            InferenceError::bad_request(format!("{at}{}", e.into_inner()))
+        })
+    };
+    if memory.bytes() < LARGE_TEXT {
+        return parse();
+    }
+    let failed =
+        |_| InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, "the body was not read");
+    spawn_blocking(parse).await.map_err(failed)?
+}
+
+impl<T> Received<T> {
+    /// Finds the model of a call, which names it in its body as `NAME` or `NAME:VERSION`, and uses its client's key for that.
+    pub(super) async fn of_named<'a>(
+        &'a mut self,
+        inference: &'a Inference,
+        model: &str,
+    ) -> Result<Call<'a>, InferenceError> {
+        let (name, version) = model.split_once(':').unwrap_or((model, ""));
+        if let Some(keys) = &inference.keys {
+            let used = use_key(keys, bearer(&self.parts.headers), Some(name))?;
+            grant(&used, Some(name), &mut self.parts.extensions);
+            self.used = Some(used);
+        }
+        self.of(inference, name, version).await
+    }
+
+    /// Finds the model of a call, which names it in its path.
+    pub(super) async fn of<'a>(
+        &'a self,
+        inference: &'a Inference,
+        name: &str,
+        version: &str,
+    ) -> Result<Call<'a>, InferenceError> {
+        let headers = &self.parts.headers;
+        let path = ModelPath::find(inference, name, version, headers)?;
+        let path = path.started(inference, self.at, headers).await?;
+        let arrival = Arrival {
+            at: self.at,
+            tenant: tenant_of(&self.parts.extensions),
+            identity: &self.identity,
+            headers,
+            extensions: &self.parts.extensions,
+        };
+        Ok(Call {
+            inference,
+            arrival,
+            path,
+        })
+    }
+
+    /// Counts the use of the key by the answer, which has the request in flight until it has left.
+    pub(super) fn end(self, inference: &Inference, mut response: Response) -> Response {
+        let after = inference.data_plane.clock().now().saturating_since(self.at);
+        let in_flight = self
+            .used
+            .and_then(|used| used.answered(response.status(), after));
+        if let Some(in_flight) = in_flight.map(HeldUntilSent::new) {
+            response.extensions_mut().insert(in_flight);
+        }
+        response
+    }
+}
+
+impl Call<'_> {
+    fn party(&self) -> Party {
+        Party {
+            model: self.path.requested.model.key,
+            tenant: self.arrival.tenant,
+        }
+    }
+
+    /// Returns the answers to texts, in their order.
+    pub(super) async fn rows(&self, ask: Ask) -> Result<Rows, InferenceError> {
+        let refused = |error: InferenceError| {
+            record_refusal(&self.arrival, &self.path, &error);
+            let now = self.inference.data_plane.clock().now();
+            error.or_retry_after(self.path.requested.retry_after(now))
+        };
+        if let Some(refusal) = refusal(&self.path, self.arrival.tenant) {
+            return Err(refused(refusal.into()));
+        }
+        let requested = self.path.requested.clone();
+        let books = requested.model.memory.tenant(self.arrival.tenant);
+        let clock = self.inference.data_plane.clock();
+        let cut = move || parts(&ask, &requested.model, &books, clock);
+        let cut = self.inference.pool.parse(self.party(), cut).await;
+        let cut = cut.map_err(InferenceError::from).flatten();
+        let parts = cut.map_err(refused)?;
+        answers(self.inference, &self.arrival, &self.path, parts).await
+    }
+
+    /// Writes an answer, which `make` makes of the rows, as JSON of about so many bytes.
+    pub(super) async fn respond<A: Serialize>(
+        &self,
+        rows: Rows,
+        bytes: usize,
+        make: impl FnOnce(Rows) -> A + Send + 'static,
+    ) -> Result<Response, InferenceError> {
+        let books = self.path.requested.model.memory.tenant(self.arrival.tenant);
+        let mut memory = books.reservation();
+        memory.grow(bytes as u64)?;
+        let write = move || serde_json::to_vec(&make(rows));
+        let written = if (bytes as u64) < LARGE_TEXT {
+            write()
+        } else {
+            self.inference.pool.format(self.party(), write).await
+        };
+        let failed = |e: serde_json::Error| {
+            InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string())
+        };
+        let body = Bytes::from(written.map_err(failed)?);
+        memory.resize(body.len() as u64)?;
+        let mut response = Body::from(Arc::new(memory).hold(body)).into_response();
+        let json = HeaderValue::from_static("application/json");
+        response.headers_mut().insert(header::CONTENT_TYPE, json);
+        Ok(response)
+    }
+}

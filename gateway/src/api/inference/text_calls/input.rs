@@ -1,0 +1,129 @@
+//! Texts in JSON: one, or a list.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Visitor},
+};
+
+use super::MAX_TEXTS;
+
+/// One text or a list of texts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Texts {
+    /// The texts.
+    pub(super) texts: Vec<String>,
+    /// True if it was a list.
+    pub(super) is_list: bool,
+}
+
+impl<'de> Deserialize<'de> for Texts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextsVisitor)
+    }
+}
+
+struct TextsVisitor;
+
+impl<'de> Visitor<'de> for TextsVisitor {
+    type Value = Texts;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or a list of texts")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Texts, E> {
+        Ok(Texts {
+            texts: vec![text.to_owned()],
+            is_list: false,
+        })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Texts, A::Error> {
+        let mut texts = Vec::new();
+        while let Some(Text(text)) = list.next_element()? {
+            if texts.len() == MAX_TEXTS {
+                return Err(de::Error::custom(format!(
+                    "more texts than the limit of {MAX_TEXTS}"
+                )));
+            }
+            texts.push(text);
+        }
+        if texts.is_empty() {
+            return Err(de::Error::custom("an empty list"));
+        }
+        Ok(Texts {
+            texts,
+            is_list: true,
+        })
+    }
+}
+
+/// A text of a list.
+struct Text(String);
+
+impl<'de> Deserialize<'de> for Text {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextVisitor)
+    }
+}
+
+struct TextVisitor;
+
+impl<'de> Visitor<'de> for TextVisitor {
+    type Value = Text;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text, E> {
+        Ok(Text(text.to_owned()))
+    }
+
+    fn visit_u64<E: de::Error>(self, _: u64) -> Result<Text, E> {
+        Err(E::custom(NUMBERS))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Text, A::Error> {
+        Err(de::Error::custom(NUMBERS))
+    }
+}
+
+/// The error of a client that cuts texts itself, by the tokenizer of another model.
+const NUMBERS: &str = "numbers of tokens in place of texts: they are those of another tokenizer than the model's; send the texts (LangChain: check_embedding_ctx_length=False)";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Texts, String> {
+        serde_json::from_str(json).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn one_text_or_a_list_of_them_is_read() {
+        let one = read(r#""a""#).unwrap();
+        assert_eq!((one.texts, one.is_list), (vec!["a".to_owned()], false));
+        let list = read(r#"["a",""]"#).unwrap();
+        assert_eq!((list.texts.len(), list.is_list), (2, true));
+    }
+
+    #[test]
+    fn whatever_else_there_is_is_refused_with_what_was_expected() {
+        for (json, expected) in [
+            ("[]", "an empty list"),
+            ("[[1,2]]", NUMBERS),
+            ("[1,2]", NUMBERS),
+            ("5", "expected a text or a list of texts"),
+            (r#"["a",null]"#, "expected a text"),
+            (r#"["\ud800"]"#, "lone leading surrogate"),
+        ] {
+            let error = read(json).unwrap_err();
+            assert!(error.contains(expected), "{json}: {error}");
+        }
+        let many = format!("[{}\"a\"]", "\"a\",".repeat(MAX_TEXTS));
+        assert!(read(&many).unwrap_err().contains("the limit of 2048"));
+    }
+}

@@ -1,0 +1,289 @@
+//! `OpenAI`'s embeddings and list of models.
+//!
+//! Source: the API reference of `OpenAI`, version 1: Embeddings, Models.
+
+use axum::{
+    Json,
+    extract::{Path, Request, State},
+    http::{Extensions, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    answers::{Row, Rows},
+    ask::{Ask, Text, embedding_of},
+    call::{Received, receive},
+    embedding::embedding,
+    input::Texts,
+};
+use crate::api::inference::{error::InferenceError, server::index, state::Inference};
+
+/// A request for embeddings. Further fields are not looked at.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(in crate::api::inference) struct EmbeddingsRequest {
+    /// The model, as `NAME` or `NAME:VERSION`.
+    model: String,
+    /// A text, or a list of at most 2048 texts.
+    #[schema(value_type = serde_json::Value)]
+    input: Texts,
+    /// The form of the embeddings.
+    #[serde(default)]
+    encoding_format: EncodingFormat,
+    /// The number of dimensions that are left of each embedding, which is brought to the length of one again.
+    #[serde(default)]
+    dimensions: Option<usize>,
+}
+
+/// The form of an embedding in an answer.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum EncodingFormat {
+    /// A list of numbers.
+    #[default]
+    Float,
+    /// The numbers as little-endian 32-bit floating point, in base64.
+    Base64,
+}
+
+/// Embeddings of texts.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api::inference) struct EmbeddingsAnswer {
+    /// The word `list`.
+    object: &'static str,
+    /// The embeddings, in the order of the texts.
+    data: Vec<EmbeddingItem>,
+    /// The model.
+    model: String,
+    /// The tokens that were counted.
+    usage: Usage,
+}
+
+/// An embedding.
+#[derive(Debug, Serialize, ToSchema)]
+struct EmbeddingItem {
+    /// The word `embedding`.
+    object: &'static str,
+    /// The index of the text.
+    index: usize,
+    /// The numbers.
+    #[schema(value_type = serde_json::Value)]
+    embedding: Numbers,
+}
+
+/// The numbers of an embedding.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Numbers {
+    Float(Vec<f32>),
+    Base64(String),
+}
+
+/// The tokens of a call.
+#[derive(Debug, Serialize, ToSchema)]
+struct Usage {
+    /// The tokens of all texts, with those that the tokenizer adds.
+    prompt_tokens: usize,
+    /// The same.
+    total_tokens: usize,
+}
+
+/// The models that a client may use.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api::inference) struct ModelList {
+    /// The word `list`.
+    object: &'static str,
+    /// The models and families.
+    data: Vec<ModelItem>,
+}
+
+/// A model or a family.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api::inference) struct ModelItem {
+    /// The name.
+    id: String,
+    /// The word `model`.
+    object: &'static str,
+    /// The number 0: the time of the registration is told to admins only.
+    created: u64,
+    /// The word `packhorse`.
+    owned_by: &'static str,
+}
+
+/// An error in the form of this API.
+#[derive(Debug, Serialize, ToSchema)]
+pub(in crate::api::inference) struct OpenAiError {
+    /// The error.
+    error: ErrorItem,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct ErrorItem {
+    /// What is wrong.
+    message: String,
+    /// The kind of error.
+    r#type: &'static str,
+    /// Nothing: the message names the field.
+    param: Option<String>,
+    /// The word `model_not_found` if there is no such model.
+    code: Option<&'static str>,
+}
+
+/// An error of this API's routes.
+pub(in crate::api::inference) struct Failure(InferenceError);
+
+impl<E: Into<InferenceError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let Self(error) = self;
+        let r#type = match error.status() {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        let item = ErrorItem {
+            message: error.message().to_owned(),
+            r#type,
+            param: None,
+            code: error.is_not_found().then_some("model_not_found"),
+        };
+        // Status and headers are those of any error.
+        let (mut parts, _) = error.into_response().into_parts();
+        parts.headers.remove(header::CONTENT_LENGTH);
+        let body = serde_json::to_vec(&OpenAiError { error: item }).unwrap_or_default();
+        let json = HeaderValue::from_static("application/json");
+        parts.headers.insert(header::CONTENT_TYPE, json);
+        Response::from_parts(parts, body.into())
+    }
+}
+
+/// Returns the embeddings of texts, as `OpenAI`'s API does.
+///
+/// The model declares a text (`preprocess`) and an embedding (`postprocess`).
+/// A call of many texts is as many requests as they fill batches, each with the model's objective from when it was sent to a device.
+#[utoipa::path(
+    post, path = "/v1/embeddings", tag = "inference",
+    request_body = EmbeddingsRequest,
+    responses(
+        (status = 200, description = "The embeddings", body = EmbeddingsAnswer),
+        (status = "default", description = "An error, in the form of `OpenAI`'s API", body = OpenAiError),
+    )
+)]
+pub(in crate::api::inference) async fn embeddings(
+    State(inference): State<Inference>,
+    request: Request,
+) -> Response {
+    let received = receive::<EmbeddingsRequest>(&inference, request).await;
+    let mut received = match received {
+        Ok(received) => received,
+        Err(error) => return Failure(error).into_response(),
+    };
+    let answered = embed(&inference, &mut received).await;
+    let response = answered.unwrap_or_else(|error| Failure(error).into_response());
+    received.end(&inference, response)
+}
+
+async fn embed(
+    inference: &Inference,
+    received: &mut Received<EmbeddingsRequest>,
+) -> Result<Response, InferenceError> {
+    let model = std::mem::take(&mut received.body.model);
+    let texts = std::mem::take(&mut received.body.input.texts);
+    let (format, dimensions) = (received.body.encoding_format, received.body.dimensions);
+    let call = received.of_named(inference, &model).await?;
+    let (output, declared) = embedding_of(&call.path.requested.model.spec)?;
+    let ask = Ask {
+        texts: texts.into_iter().map(Text::One).collect(),
+        truncate: None,
+        output,
+    };
+    let rows = call.rows(ask).await?;
+    let bytes = rows.embedding_bytes(dimensions)?;
+    let make = move |rows: Rows| {
+        let tokens = rows.rows.iter().map(|row| row.tokens).sum();
+        let item = |(index, row): (usize, &Row)| {
+            let numbers = embedding(&row.numbers, row.size, row.tokens, declared, dimensions);
+            let embedding = match format {
+                EncodingFormat::Float => Numbers::Float(numbers),
+                EncodingFormat::Base64 => {
+                    let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+                    Numbers::Base64(BASE64_STANDARD.encode(bytes))
+                }
+            };
+            EmbeddingItem {
+                object: "embedding",
+                index,
+                embedding,
+            }
+        };
+        EmbeddingsAnswer {
+            object: "list",
+            data: rows.rows.iter().enumerate().map(item).collect(),
+            model,
+            usage: Usage {
+                prompt_tokens: tokens,
+                total_tokens: tokens,
+            },
+        }
+    };
+    call.respond(rows, bytes, make).await
+}
+
+/// Returns the models and families that the client may use, as `OpenAI`'s API does.
+#[utoipa::path(get, path = "/v1/models", tag = "inference", responses((status = 200, body = ModelList)))]
+pub(in crate::api::inference) async fn models(
+    State(inference): State<Inference>,
+    extensions: Extensions,
+) -> Json<ModelList> {
+    Json(ModelList {
+        object: "list",
+        data: items(&inference, &extensions),
+    })
+}
+
+/// Returns a model or a family, as `OpenAI`'s API does.
+#[utoipa::path(
+    get, path = "/v1/models/{model}", tag = "inference",
+    params(("model" = String, Path, description = "The name of the model or family")),
+    responses(
+        (status = 200, body = ModelItem),
+        (status = "default", description = "An error, in the form of `OpenAI`'s API", body = OpenAiError),
+    )
+)]
+pub(in crate::api::inference) async fn model(
+    State(inference): State<Inference>,
+    Path(name): Path<String>,
+    extensions: Extensions,
+) -> Result<Json<ModelItem>, Failure> {
+    let items = items(&inference, &extensions);
+    let found = items.into_iter().find(|item| item.id == name);
+    let shown: String = name.chars().take(64).collect();
+    let message = format!("there is no model {shown:?}");
+    Ok(Json(found.ok_or_else(|| {
+        InferenceError::new(StatusCode::NOT_FOUND, message)
+    })?))
+}
+
+fn items(inference: &Inference, extensions: &Extensions) -> Vec<ModelItem> {
+    let mut names: Vec<String> = index(inference, extensions, false)
+        .into_iter()
+        .map(|entry| entry.name)
+        .collect();
+    names.dedup();
+    let item = |id| ModelItem {
+        id,
+        object: "model",
+        created: 0,
+        owned_by: "packhorse",
+    };
+    names.into_iter().map(item).collect()
+}

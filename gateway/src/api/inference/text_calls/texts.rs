@@ -1,0 +1,133 @@
+//! The texts of a call as requests for the engine.
+
+use packhorse_preprocess::Tokens;
+use packhorse_protocol::{OutputRequest, RequestMessage};
+
+use super::ask::{Ask, Text};
+use crate::{
+    api::inference::{
+        computation::{REQUEST_BYTES, ReceivedRequest},
+        error::InferenceError,
+        shared_memory::SharedMemoryError,
+        texts::TextInput,
+    },
+    clock::Clock,
+    driver::ServedModel,
+    memory::TenantMemory,
+};
+
+/// A request of some of a call's texts.
+pub(super) struct Part {
+    /// The index of each row's text in the call.
+    pub(super) texts: Vec<usize>,
+    /// The number of tokens of each row.
+    pub(super) lengths: Vec<usize>,
+    pub(super) request: ReceivedRequest,
+}
+
+/// Returns the requests of a call's texts. It takes long, and runs on the pool.
+pub(super) fn parts(
+    ask: &Ask,
+    model: &ServedModel,
+    books: &TenantMemory,
+    clock: Clock,
+) -> Result<Vec<Part>, InferenceError> {
+    let way = TextInput::of(model)?;
+    let mut memory = books.reservation();
+    memory.grow(TextInput::work(ask.texts.iter().map(Text::bytes)))?;
+    let mut rows = Vec::with_capacity(ask.texts.len());
+    for (index, text) in ask.texts.iter().enumerate() {
+        let tokens = text.tokens(&way, ask.truncate);
+        let wrong = |error| InferenceError::bad_request(format!("text {index}: {error}"));
+        rows.push((index, tokens.map_err(wrong)?));
+    }
+    drop(memory);
+    rows.sort_by_key(|(_, tokens)| tokens.len());
+    let limit = model.spec.program.rows_limit() as usize;
+    let mut parts = Vec::new();
+    for range in batches(&rows, limit) {
+        let rows = &rows[range];
+        let mut memory = books.reservation();
+        let lengths: Vec<usize> = rows.iter().map(|(_, tokens)| tokens.len()).collect();
+        let longest = lengths.iter().copied().max().unwrap_or_default();
+        memory.grow(REQUEST_BYTES + way.bytes(rows.len() as u64, longest))?;
+        let tokens: Vec<&Tokens> = rows.iter().map(|(_, tokens)| tokens).collect();
+        let message = RequestMessage {
+            inputs: way.tensors(&tokens)?,
+            outputs: vec![OutputRequest {
+                name: ask.output.clone(),
+                form: None,
+                range: None,
+                classes: None,
+            }],
+            ..RequestMessage::default()
+        };
+        let no_regions = Err(SharedMemoryError::Off);
+        let times = (clock, clock.now());
+        parts.push(Part {
+            texts: rows.iter().map(|(index, _)| *index).collect(),
+            lengths,
+            request: ReceivedRequest::checked(message, memory, no_regions, model, times)?,
+        });
+    }
+    Ok(parts)
+}
+
+/// Returns ranges of rows that are sorted by their length: at most `limit` rows each, of which at most half is filling.
+fn batches(rows: &[(usize, Tokens)], limit: usize) -> Vec<std::ops::Range<usize>> {
+    let mut ranges = Vec::new();
+    let (mut from, mut tokens) = (0, 0);
+    for (index, (_, row)) in rows.iter().enumerate() {
+        let padded = (index - from + 1) * row.len();
+        if index > from && (index - from == limit || padded > 2 * (tokens + row.len())) {
+            ranges.push(from..index);
+            (from, tokens) = (index, 0);
+        }
+        tokens += row.len();
+    }
+    if from < rows.len() {
+        ranges.push(from..rows.len());
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn rows(lengths: &[usize]) -> Vec<(usize, Tokens)> {
+        let tokens = |length: &usize| Tokens {
+            ids: vec![1; *length].into(),
+            type_ids: vec![0; *length].into(),
+        };
+        lengths.iter().map(tokens).enumerate().collect()
+    }
+
+    #[test]
+    fn a_long_text_fills_up_no_short_ones() {
+        assert_eq!(batches(&rows(&[8, 8, 8, 512]), 32), [0..3, 3..4]);
+        assert_eq!(batches(&rows(&[8, 9, 10, 12]), 3), [0..3, 3..4]);
+        assert_eq!(batches(&rows(&[5]), 1), [0..1]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_row_is_in_one_range_and_at_most_half_of_each_is_filling(
+            mut lengths in prop::collection::vec(1_usize..600, 1..80),
+            limit in 1_usize..40,
+        ) {
+            lengths.sort_unstable();
+            let mut next = 0;
+            for range in batches(&rows(&lengths), limit) {
+                prop_assert_eq!(range.start, next);
+                next = range.end;
+                prop_assert!((1..=limit).contains(&range.len()));
+                let tokens: usize = lengths[range.clone()].iter().sum();
+                prop_assert!(range.len() * lengths[range.end - 1] <= 2 * tokens);
+            }
+            prop_assert_eq!(next, lengths.len());
+        }
+    }
+}
