@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from packhorse import _pictures, _texts
 from packhorse._call import Call, Flat
 from packhorse._comparison import Comparison, Run, copied, shapes
 from packhorse._folder import ExportError, new_folder
-from packhorse._pictures import classes_of, misfit
 from packhorse._signature import DATATYPES, Dynamic, Signature, explained
 
 # The limits of a registration: the rows of a batch, and the SLO in milliseconds.
@@ -70,8 +70,10 @@ def export(
     labels: Sequence[str] = (),
     preprocess: Mapping[str, Mapping] | None = None,
     classifies: bool = False,
+    embeds: Mapping[str, Any] | None = None,
     files: Mapping[str, bytes] | None = None,
     usual_sizes: bool = True,
+    notes: Sequence[str] = (),
     overwrite: bool = False,
 ) -> Exported:
     """Writes a module as the folder of a model repository, whose name is the model's.
@@ -82,9 +84,9 @@ def export(
     `dynamic` names further dimensions that vary, such as `{"mel": [2]}`, or `{"mel": {2: (100, 3000)}}` with bounds. Those of integers and Booleans
     vary without it where the program allows it. `outputs` chooses outputs by name. `pad` has the value by input that fills shorter rows up, and is
     declared where that changes no answer. `compile` makes an AOTInductor package. `labels`, one for each class, become labels.txt beside the
-    artifact, and `files` by name are put there, too. `preprocess` says by input how a picture becomes its rows, and `classifies` that the only output
-    has the logits of the labels, so that a picture is answered its best ones. Without `usual_sizes` the example's sizes are not those that requests usually have, which the
-    gateway learns then. `overwrite` replaces an existing folder.
+    artifact, and `files` by name are put there, too. `preprocess` says by input how a picture becomes its rows, or by a further name how a text becomes several inputs. `classifies`
+    says that the only output has the logits of the labels, so that a picture is answered its best ones, and `embeds` that it is an embedding. Without `usual_sizes` the example's sizes are not those that requests usually have, which the
+    gateway learns then. `notes` are passed on. `overwrite` replaces an existing folder.
     """
     started = time.monotonic()
     folder = Path(folder).absolute()
@@ -105,7 +107,7 @@ def export(
             comparison.check_rows()
         if not compile:
             signature.check_numbers()
-        inputs, notes = signature.input_specs(usual_sizes, compile), signature.notes
+        inputs, notes = signature.input_specs(usual_sizes, compile), [*notes, *signature.notes]
         if pad:
             if problem := comparison.unpaddable(pad):
                 notes.append(f"no pad is declared: {problem}")
@@ -120,7 +122,7 @@ def export(
             "inputs": inputs,
             "outputs": comparison.output_specs(),
         }
-        registration |= pictures_of(registration, preprocess or {}, labels if classifies else None, notes)
+        registration |= processing_of(registration, preprocess or {}, labels if classifies else None, embeds, notes)
         check_limits(registration)
         version = made / "1"
         version.mkdir()
@@ -167,19 +169,28 @@ def check_files(labels: Sequence[str], files: Mapping[str, bytes], outputs: Sequ
         raise ExportError(f"files: {wrong[0]!r}: expected a file's name alone, and none of {', '.join(ours)}")
 
 
-def pictures_of(registration: dict, preprocess: Mapping[str, Mapping], labels: Sequence[str] | None, notes: list[str]) -> dict:
-    """What the registration says of pictures."""
+def processing_of(
+    registration: dict, preprocess: Mapping[str, Mapping], labels: Sequence[str] | None, embeds: Mapping[str, Any] | None, notes: list[str]
+) -> dict:
+    """What the registration says of pictures and texts."""
     inputs = {spec["name"]: spec for spec in registration["inputs"]}
-    if unknown := sorted(set(preprocess) - set(inputs)):
+    texts = {name for name, declared in preprocess.items() if declared.get("kind") == "text"}
+    if unknown := sorted(set(preprocess) - set(inputs) - texts):
         raise ExportError(f"preprocess: there is no input {', '.join(unknown)}; the inputs are {', '.join(inputs)}")
     said: dict[str, Any] = {}
     for name, declared in preprocess.items():
-        if problem := misfit(declared, inputs[name]["shape"], inputs[name]["datatype"]):
+        if name in texts:
+            problem = _texts.misfit(declared, inputs)
+        else:
+            problem = _pictures.misfit(declared, inputs[name]["shape"], inputs[name]["datatype"])
+        if problem:
             notes.append(f"no preprocess is declared for {name}: {problem}")
         else:
             said.setdefault("preprocess", {})[name] = dict(declared)
-    if said and labels is not None and (classes := classes_of(registration["outputs"], labels)):
+    if said and labels is not None and (classes := _pictures.classes_of(registration["outputs"], labels)):
         said["postprocess"] = classes
+    if said and embeds is not None and (embedding := _texts.embedding_of(registration["outputs"], embeds)):
+        said["postprocess"] = embedding
     return said
 
 
@@ -291,9 +302,9 @@ def check_limits(registration: dict) -> None:
 
 def lines(registration: dict) -> str:
     """JSON with a line for each field and tensor."""
-    pictures = {field: {} for field in ("preprocess", "postprocess") if field in registration}
-    text = json.dumps(registration | {"inputs": [], "outputs": []} | pictures, indent=2)
-    for field in pictures:
+    processing = {field: {} for field in ("preprocess", "postprocess") if field in registration}
+    text = json.dumps(registration | {"inputs": [], "outputs": []} | processing, indent=2)
+    for field in processing:
         text = text.replace(f'"{field}": {{}}', f'"{field}": {json.dumps(registration[field])}')
     for side in ("inputs", "outputs"):
         tensors = ",\n    ".join(json.dumps(tensor) for tensor in registration[side])

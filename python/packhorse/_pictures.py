@@ -123,4 +123,6 @@ def classes_of(outputs: Sequence[dict], labels: Sequence[str]) -> dict[str, dict
     if len(output["shape"]) != 2 or count < 1 or output["datatype"] not in ("FP32", "FP16", "FP64", "BF16") or len(labels) not in (0, count):
         return {}
     named = {"labels": [str(label) for label in labels]} if labels else {}
-    return {output["name"]: {"softmax": True, "top_k": min(TOP_K, count), **named}}
+    # The softmax of one number is 1.
+    softmax = {"softmax": True} if count > 1 else {}
+    return {output["name"]: {**softmax, "top_k": min(TOP_K, count), **named}}

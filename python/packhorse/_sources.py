@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from packhorse import _pictures
+from packhorse import _pictures, _texts
 from packhorse._folder import ExportError
 
 # Files of a Hugging Face folder that say how an input is made; they are kept beside the artifact.
@@ -131,6 +131,8 @@ def of_huggingface(folder: Path, encoder: bool) -> Source:
     if encoder:
         model = model.get_encoder()
     tokenizer = read_json(folder / "tokenizer_config.json")
+    if (folder / _texts.FILE).is_file() and "model_input_names" not in tokenizer and (names := _texts.arguments(folder)):
+        tokenizer["model_input_names"] = names
     inputs, options = example_of(model, config, tokenizer, read_json(folder / "preprocessor_config.json"))
     if of_sentences:
         model = SentenceEncoder.of(folder, model)
@@ -143,6 +145,14 @@ def of_huggingface(folder: Path, encoder: bool) -> Source:
     labels = [label for _, label in sorted((config.id2label or {}).items())]
     if architecture.endswith("Classification") and labels != [f"LABEL_{i}" for i in range(len(labels))]:
         options["labels"] = labels
+    length = options.get("dynamic", {}).get("input_ids", {}).get(1)
+    text, problem = _texts.of_huggingface(folder, inputs, length[1] if length else None, of_sentences)
+    if text:
+        options |= {"preprocess": {_texts.INPUT: text}, "classifies": architecture.endswith("ForSequenceClassification")}
+        if of_sentences:
+            options["embeds"] = {"normalize": model.normalises}
+    elif problem:
+        options["notes"] = [f"no preprocess is declared: {problem}"]
     declared = _pictures.of_huggingface(read_json(folder / "preprocessor_config.json"))
     if declared and "pixel_values" in inputs:
         options |= {"preprocess": {"pixel_values": declared}, "classifies": architecture.endswith("ForImageClassification")}

@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 20] = migrations![
+const FILES: [(&str, &str, &str); 21] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -36,6 +36,7 @@ const FILES: [(&str, &str, &str); 20] = migrations![
     "0018" "measurements",
     "0019" "max_cold_wait",
     "0020" "preprocess",
+    "0021" "tokenizers",
 ];
 
 /// Brings a database to this version's tables.

@@ -2,14 +2,16 @@
 
 use packhorse_api::{Changed, ModelView, ProfilingView, ReplicaView, WeightsView};
 use packhorse_cluster::{
-    ByteCount, ImagePreprocess, MinReplicas, Preprocess, RateMode, ReplicaState, RequestsPerSecond,
-    Residency, Resize, TensorSpec, TypicalShapes, WeightedShape, WorkerKind,
+    ByteCount, MinReplicas, RateMode, ReplicaState, RequestsPerSecond, Residency, TensorSpec,
+    TypicalShapes, WeightedShape, WorkerKind,
 };
 use packhorse_terminal::{
     context::Context,
     output::{self, format_number},
     versioned_name,
 };
+
+use super::processing::processing_rows;
 
 /// Prints a table with one model per line.
 pub(crate) fn print_list(models: &[ModelView]) -> anyhow::Result<()> {
@@ -149,17 +151,8 @@ fn print_text(model: &ModelView) -> anyhow::Result<()> {
             table.add_row([side, &tensor_text(spec)]);
         }
     }
-    for (name, Preprocess::Image(image)) in &model.preprocess {
-        table.add_row(["pictures", &format!("{name}: {}", picture_text(image))]);
-    }
-    for (name, declared) in &model.postprocess {
-        let (softmax, labels) = (declared.softmax, declared.labels.len());
-        let softmax = if softmax { ", softmax" } else { "" };
-        let text = format!(
-            "{name}: the best {} of each row{softmax}, {labels} names",
-            declared.top_k
-        );
-        table.add_row(["classes", &text]);
+    for (what, text) in processing_rows(model) {
+        table.add_row([what, &text]);
     }
     for kind in &model.profiled_on {
         table.add_row(["profiled on", kind.as_str()]);
@@ -177,16 +170,6 @@ fn print_text(model: &ModelView) -> anyhow::Result<()> {
         table.add_row(["replica", &replica_text(replica)]);
     }
     Ok(output::print_table(&table, "")?)
-}
-
-/// Returns how a picture becomes a tensor, in words.
-fn picture_text(image: &ImagePreprocess) -> String {
-    let resize = match image.resize {
-        Resize::Shortest(side) => format!("shorter side {side}"),
-        Resize::Exact([height, width]) => format!("{height} x {width}"),
-    };
-    let [height, width] = image.size();
-    format!("JPEG, PNG or WebP, resized to {resize}, cropped to {height} x {width}")
 }
 
 /// Returns the rate that a mode plans for, in words.

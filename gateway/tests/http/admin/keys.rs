@@ -329,3 +329,56 @@ async fn wrong_properties_of_a_key_are_refused_by_name() {
     let refused = gateway.post(&path, &json!({"overlap_s": 2_592_001})).await;
     assert!(refused.error(400).contains("overlap_s"));
 }
+
+#[tokio::test]
+async fn a_key_opens_the_models_that_calls_of_texts_name_in_their_bodies() {
+    let (gateway, _agent) = serving().await;
+    let address = gateway.app.inference_address();
+    let call = async |path: &str, model: &str, key: Option<&str>| {
+        let body = json!({"model": model, "input": "a", "query": "q", "documents": ["d"]});
+        let sent = gateway.send(address, Method::POST, path, key, body.to_string().into());
+        let answer = sent.await;
+        let message = &answer.json()["error"];
+        let message = message["message"].as_str().or(message.as_str());
+        (answer.status, message.unwrap_or_default().to_owned())
+    };
+    let allowed = create(&gateway, json!({"name": "a", "scopes": ["infer:m*"]})).await;
+    let other = create(&gateway, json!({"name": "b", "scopes": ["infer:other"]})).await;
+    for path in ["/v1/embeddings", "/v1/rerank", "/v2/rerank"] {
+        assert_eq!(call(path, "m", None).await.0, 401);
+        let (status, message) = call(path, "m", Some(key(&other))).await;
+        assert_eq!(status, 403, "{message}");
+        assert!(
+            message.contains("may not send requests to model \"m\""),
+            "{message}"
+        );
+        // The model takes no texts, which only its own clients are told.
+        let (status, message) = call(path, "m", Some(key(&allowed))).await;
+        assert_eq!(status, 400, "{message}");
+        assert!(
+            message.contains("the model does not declare which output"),
+            "{message}"
+        );
+        assert_eq!(call(path, "more", Some(key(&allowed))).await.0, 404);
+    }
+    let listed = gateway.send(
+        address,
+        Method::GET,
+        "/v1/models",
+        Some(key(&other)),
+        Vec::new(),
+    );
+    assert_eq!(listed.await.ok(200)["data"], json!([]));
+    let listed = gateway.send(
+        address,
+        Method::GET,
+        "/v1/models",
+        Some(key(&allowed)),
+        Vec::new(),
+    );
+    assert_eq!(listed.await.ok(200)["data"][0]["id"], "m");
+    let slow = json!({"name": "slow", "scopes": ["infer:*"], "rate_rps": 0.001});
+    let slow = create(&gateway, slow).await;
+    assert_eq!(call("/v1/embeddings", "m", Some(key(&slow))).await.0, 400);
+    assert_eq!(call("/v1/embeddings", "m", Some(key(&slow))).await.0, 429);
+}

@@ -15,4 +15,5 @@ mod shared_memory;
 mod shutdown;
 mod telemetry;
 mod tenants;
+mod texts;
 mod versions;

@@ -6,7 +6,9 @@ mod example;
 mod init;
 pub(super) mod register;
 pub(super) mod signature;
+pub(super) mod tokenizer;
 mod trial;
+pub(super) mod upload;
 
 use std::collections::BTreeMap;
 

@@ -26,6 +26,8 @@ use super::{
     draft::{UNKNOWN, first_unknown},
     example::add_example,
     signature::SignatureArgs,
+    tokenizer::name_tokenizer,
+    upload::{hash_artifact, upload},
 };
 use crate::{
     commands::{
@@ -149,12 +151,15 @@ impl RegisterArgs {
             None => (None, None),
         };
         // Checked before the upload, so that a mistake in the specification does not cost the transfer of a large file.
-        let registration: ModelRegistration = serde_json::from_value(Value::Object(spec))
+        let mut registration: ModelRegistration = serde_json::from_value(Value::Object(spec))
             .with_context(|| format!("{}", self.spec.display()))?;
+        let folders = [program, Some(&self.spec)].map(|path| path.and_then(|path| path.parent()));
+        let tokenizer = name_tokenizer(&mut registration, &folders).await;
+        let tokenizer = tokenizer.with_context(|| format!("{}", self.spec.display()))?;
         if let Some(told) = &told {
             check_order(told, &registration).with_context(|| format!("{}", self.spec.display()))?;
         }
-        if let Some(file) = &artifact {
+        for file in [&artifact, &tokenizer].into_iter().flatten() {
             upload(&admin, file).await?;
         }
         let dry_run = admin.dry_run().register_model(&registration);
@@ -336,15 +341,6 @@ pub(in crate::commands) fn check_order(
     Ok(())
 }
 
-/// Reads a model file for its digest, with a progress bar.
-pub(in crate::commands) async fn hash_artifact(path: &Path) -> anyhow::Result<ArtifactFile> {
-    let size = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
-    let bar = output::byte_bar("hashing  ", size);
-    let file = ArtifactFile::hash(path, |bytes| bar.set_position(bytes)).await?;
-    bar.finish_and_clear();
-    Ok(file)
-}
-
 /// Enters a model file into a registration.
 pub(in crate::commands) fn name_artifact(
     spec: &mut Map<String, Value>,
@@ -361,23 +357,6 @@ pub(in crate::commands) fn name_artifact(
             "the specification names the artifact {other}, but the file of --artifact is {digest}"
         );
     }
-    Ok(())
-}
-
-/// Uploads a model file that the gateway does not have, with a progress bar.
-pub(in crate::commands) async fn upload(
-    admin: &AdminClient,
-    file: &ArtifactFile,
-) -> anyhow::Result<()> {
-    if admin.has_artifact(file.digest()).await? {
-        return Ok(());
-    }
-    let bar = output::byte_bar("uploading", file.bytes());
-    let progress = bar.clone();
-    admin
-        .upload_artifact(file, move |bytes| progress.set_position(bytes))
-        .await?;
-    bar.finish_and_clear();
     Ok(())
 }
 

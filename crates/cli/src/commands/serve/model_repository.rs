@@ -24,8 +24,10 @@ use crate::commands::{
     model::{
         describe::{describe, init_command, read_artifact},
         draft::{UNKNOWN, first_unknown},
-        register::{check_kind, check_order, hash_artifact, name_artifact, upload},
+        register::{check_kind, check_order, name_artifact},
         signature::SignatureArgs,
+        tokenizer::name_tokenizer,
+        upload::{hash_artifact, upload},
     },
     triton_folder::TritonFolder,
     version_folders::{PROGRAMS, version_folders},
@@ -209,6 +211,7 @@ impl RepositoryVersion {
         name_artifact(&mut self.spec, &file)?;
         let said: BTreeSet<String> = self.spec.keys().cloned().collect();
         let mut wanted: ModelRegistration = serde_json::from_value(Value::Object(self.spec))?;
+        let tokenizer = name_tokenizer(&mut wanted, &[self.program.parent()]).await?;
         let version = wanted.version.context("the folder says the version")?;
         let mut of_model = registered.iter().filter(|view| view.name == wanted.name);
         let is_newest = of_model.clone().all(|view| view.version <= version);
@@ -222,7 +225,9 @@ impl RepositoryVersion {
         if let Some(artifact) = check_kind(&self.program)? {
             check_order(&artifact, &wanted)?;
         }
-        upload(admin, &file).await?;
+        for file in [Some(&file), tokenizer.as_ref()].into_iter().flatten() {
+            upload(admin, file).await?;
+        }
         let view = admin.register_one_of_many(&wanted, earlier.is_some());
         let view = view.await?;
         let outcome = if earlier.is_some() {

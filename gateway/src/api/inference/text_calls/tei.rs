@@ -195,13 +195,13 @@ pub(in crate::api::inference) async fn predict(
     answer(&inference, &model, request, Task::Predict).await
 }
 
-/// Returns the embeddings or classes of texts, whichever the model declares.
+/// Returns the embeddings or classes of texts, whichever the model declares, as the clients of Hugging Face's endpoints expect them.
 #[utoipa::path(
     post, path = "/tei/{model}", tag = "inference",
     params(("model" = String, Path, description = "The name of the model or family")),
     request_body = TextsRequest,
     responses(
-        (status = 200, description = "As `/embed` or `/predict` answers", body = serde_json::Value),
+        (status = 200, description = "As `/embed` answers, or as `/predict` answers a list", body = serde_json::Value),
         (status = "default", description = "An error, in the form of Text Embeddings Inference", body = TeiError),
     )
 )]
@@ -227,7 +227,7 @@ async fn answer(inference: &Inference, model: &str, request: Request, task: Task
         if embeds {
             embeddings(&call, texts, &received).await
         } else {
-            classes(&call, texts, &received).await
+            classes(&call, texts, &received, task).await
         }
     };
     answered
@@ -264,11 +264,13 @@ async fn classes(
     call: &Call<'_>,
     texts: Vec<String>,
     received: &Received<TextsRequest>,
+    task: Task,
 ) -> Result<Response, InferenceError> {
     let asked = &received.body;
     let (output, mut declared) = classes_of(&call.path.requested.model.spec)?;
     declared.softmax &= !asked.raw_scores;
-    let is_list = asked.inputs.is_list;
+    // Hugging Face's own client expects a list of lists for one text, too.
+    let is_list = asked.inputs.is_list || task == Task::Any;
     let ask = Ask {
         texts: texts.into_iter().map(Text::One).collect(),
         truncate: asked.truncate,
