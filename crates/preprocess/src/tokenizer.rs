@@ -115,8 +115,8 @@ impl Tokenizer {
     /// The bytes are no text, or one with too many tokens or none.
     pub fn tokens(&self, text: &[u8], limit: usize, truncate: bool) -> Result<Tokens, TextError> {
         let text = checked(text)?;
-        let encoded = self.inner.encode_fast(text, true).map_err(fails)?;
-        self.within(encoded, limit, truncate, || {
+        let encoded = self.inner.encode_fast(text, true).map_err(|e| fails(&*e))?;
+        Self::within(encoded, limit, truncate, || {
             let alone = self.inner.encode_fast(text, false)?;
             let limits = self.limits(limit, false);
             let (alone, _) = truncate_encodings(alone, None, &limits)?;
@@ -137,7 +137,7 @@ impl Tokenizer {
     ) -> Result<Tokens, TextError> {
         let (first, second) = (checked(first)?, checked(second)?);
         let encoded = self.inner.encode_fast((first, second), true);
-        self.within(encoded.map_err(fails)?, limit, truncate, || {
+        Self::within(encoded.map_err(|e| fails(&*e))?, limit, truncate, || {
             let first = self.inner.encode_fast(first, false)?;
             let second = self.inner.encode_fast(second, false)?;
             let limits = self.limits(limit, true);
@@ -148,7 +148,6 @@ impl Tokenizer {
 
     /// Returns the tokens of a text if it has at most `limit`, else those of the cut one.
     fn within(
-        &self,
         whole: Encoding,
         limit: usize,
         truncate: bool,
@@ -159,7 +158,7 @@ impl Tokenizer {
             (true, _) => whole,
             (false, false) => return Err(TextError::TooLong { tokens, limit }),
             (false, true) => {
-                let mut cut = cut().map_err(fails)?;
+                let mut cut = cut().map_err(|e| fails(&*e))?;
                 // The tokens that are added alone may be more.
                 cut.truncate(limit, 0, TruncationDirection::Right);
                 cut
@@ -199,6 +198,6 @@ fn checked(text: &[u8]) -> Result<&str, TextError> {
     str::from_utf8(text).map_err(wrong)
 }
 
-fn fails(error: tokenizers::Error) -> TextError {
-    TextError::Tokenizer(shown(&*error))
+fn fails(error: &dyn std::fmt::Display) -> TextError {
+    TextError::Tokenizer(shown(error))
 }

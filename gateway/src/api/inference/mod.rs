@@ -62,8 +62,6 @@ pub fn router(inference: Inference) -> OpenApiRouter {
         .routes(routes!(shared_memory::routes::unregister))
         .routes(routes!(shared_memory::routes::unregister_all))
         .routes(routes!(openai::embeddings))
-        .routes(routes!(openai::models))
-        .routes(routes!(openai::model))
         .routes(routes!(rerank::rerank))
         .routes(routes!(tei::any))
         .routes(routes!(tei::embed))
@@ -75,6 +73,9 @@ pub fn router(inference: Inference) -> OpenApiRouter {
     let routes: Router = routes
         .route("/v2/", get(server::metadata))
         .route("/v1/rerank", post(rerank::rerank))
+        // The document has these paths for the admin listener.
+        .route("/v1/models", get(openai::models))
+        .route("/v1/models/{model}", get(openai::model))
         .route(
             "/v2/repository/models/{model}/load",
             post(server::refuse_loading),

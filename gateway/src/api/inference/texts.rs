@@ -76,7 +76,7 @@ impl<'a> TextInput<'a> {
     pub(in crate::api) fn bytes(&self, rows: u64, longest: usize) -> u64 {
         let of_input = |(spec, _): (&TensorSpec, TokenTensor)| {
             let width = spec.datatype.width().unwrap_or_default() as u64;
-            rows * self.width(spec, longest) as u64 * width
+            rows * Self::width(spec, longest) as u64 * width
         };
         self.inputs().map(of_input).sum()
     }
@@ -86,7 +86,7 @@ impl<'a> TextInput<'a> {
         let longest = rows.iter().map(|tokens| tokens.len()).max();
         let longest = longest.unwrap_or_default();
         let tensor = |(spec, of): (&TensorSpec, TokenTensor)| {
-            let width = self.width(spec, longest);
+            let width = Self::width(spec, longest);
             let pad = match (&spec.pad, of) {
                 (Some(padding), _) => padding.value,
                 (None, TokenTensor::Ids) => f64::from(self.tokenizer.pad()),
@@ -99,7 +99,7 @@ impl<'a> TextInput<'a> {
             }
             let first = (spec.shape.len() > 1).then_some(rows.len());
             let dims = first.into_iter().chain([width]);
-            let dims: Vec<i64> = dims.map(|size| size as i64).collect();
+            let dims: Vec<i64> = dims.map(|size| (size as u64).cast_signed()).collect();
             let shape = Shape::new(&dims).map_err(|e| bad(self.name, &e))?;
             let made = Tensor::new(spec.name.clone(), spec.datatype, shape, data.into());
             made.map_err(|e| bad(self.name, &e))
@@ -115,7 +115,7 @@ impl<'a> TextInput<'a> {
     }
 
     /// Returns the length of the rows of an input whose longest has so many tokens.
-    fn width(&self, spec: &TensorSpec, longest: usize) -> usize {
+    fn width(spec: &TensorSpec, longest: usize) -> usize {
         let axis = spec.shape.len().saturating_sub(1);
         let fixed = |dim: Option<&Dim>| match dim {
             Some(Dim::Fixed(size)) => Some(*size as usize),
@@ -136,7 +136,7 @@ pub(super) fn tensors_of(
     let way = TextInput::of(model)?;
     let rows = check_rows(input, way.program, "text")?;
     let texts = input.byte_strings().unwrap_or_default();
-    memory.grow(TextInput::work(texts.iter().map(|text| text.len())))?;
+    memory.grow(TextInput::work(texts.iter().map(bytes::Bytes::len)))?;
     let mut tokens = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
         if has_passed() {

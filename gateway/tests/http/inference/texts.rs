@@ -35,7 +35,7 @@ fn ends_model(tokenizer: &str) -> ModelSpec {
 
 fn ends(batch: &Batch) -> Vec<(packhorse_wire::TensorHeader, Vec<u8>)> {
     let ids = batch.input::<i64>(0);
-    let shape = batch.header.inputs[0].shape.clone();
+    let shape = batch.header.inputs[0].shape().clone();
     let (rows, width) = (shape.dims()[0], shape.dims()[1]);
     let row = |row: &[i64]| {
         let tokens: Vec<i64> = row.iter().copied().filter(|id| *id != 0).collect();

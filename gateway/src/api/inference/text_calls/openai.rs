@@ -91,7 +91,7 @@ struct Usage {
 }
 
 /// The models that a client may use.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub(in crate::api::inference) struct ModelList {
     /// The word `list`.
     object: &'static str,
@@ -100,7 +100,7 @@ pub(in crate::api::inference) struct ModelList {
 }
 
 /// A model or a family.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub(in crate::api::inference) struct ModelItem {
     /// The name.
     id: String,
@@ -239,7 +239,6 @@ async fn embed(
 }
 
 /// Returns the models and families that the client may use, as `OpenAI`'s API does.
-#[utoipa::path(get, path = "/v1/models", tag = "inference", responses((status = 200, body = ModelList)))]
 pub(in crate::api::inference) async fn models(
     State(inference): State<Inference>,
     extensions: Extensions,
@@ -251,14 +250,6 @@ pub(in crate::api::inference) async fn models(
 }
 
 /// Returns a model or a family, as `OpenAI`'s API does.
-#[utoipa::path(
-    get, path = "/v1/models/{model}", tag = "inference",
-    params(("model" = String, Path, description = "The name of the model or family")),
-    responses(
-        (status = 200, body = ModelItem),
-        (status = "default", description = "An error, in the form of `OpenAI`'s API", body = OpenAiError),
-    )
-)]
 pub(in crate::api::inference) async fn model(
     State(inference): State<Inference>,
     Path(name): Path<String>,

@@ -109,7 +109,7 @@ mod tests {
     fn a_long_text_fills_up_no_short_ones() {
         assert_eq!(batches(&rows(&[8, 8, 8, 512]), 32), [0..3, 3..4]);
         assert_eq!(batches(&rows(&[8, 9, 10, 12]), 3), [0..3, 3..4]);
-        assert_eq!(batches(&rows(&[5]), 1), [0..1]);
+        assert_eq!(batches(&rows(&[5, 5]), 1), [0..1, 1..2]);
     }
 
     proptest! {
