@@ -141,7 +141,7 @@ def test_errors_are_those_that_the_client_of_openai_knows(serving: Serve):
     for model, text, options, message in (
         ("minilm", [[1, 2, 3]], {}, "check_embedding_ctx_length=False"),
         ("minilm", "a", {"dimensions": 1000}, "dimensions: 1000 is not between 1 and the 384"),
-        ("minilm", ["a" * 300_000], {}, "text 0: it has 300000 bytes, over the limit of 262144"),
+        ("minilm", ["a" * 300_000], {}, "text 0: it has 300000 bytes, over the limit of 65536"),
         ("moods", "a", {}, "does not declare which output is an embedding"),
     ):
         with pytest.raises(openai.BadRequestError) as caught:

@@ -2,10 +2,7 @@
 
 use std::str;
 
-use tokenizers::{
-    Encoding, PostProcessor as _, TruncationDirection, TruncationParams, TruncationStrategy,
-    truncate_encodings,
-};
+use tokenizers::{Encoding, PostProcessor as _};
 
 use crate::Tokens;
 
@@ -84,7 +81,11 @@ impl Tokenizer {
     /// The largest file of a tokenizer, in bytes: the largest of well-known models have 35 MB.
     pub const MAX_BYTES: u64 = 64 << 20;
     /// The largest text, in bytes: its tokens take up to a tenth of a second, and cannot be interrupted.
-    pub const MAX_TEXT_BYTES: usize = 256 << 10;
+    pub const MAX_TEXT_BYTES: usize = 64 << 10;
+
+    /// The most memory that a byte of a text takes while it is cut into tokens, in bytes: the text as it was and normalised, with an entry for each
+    /// character and for each token.
+    pub const WORK: u64 = 800;
 
     /// Reads the file of a tokenizer.
     ///
@@ -114,14 +115,9 @@ impl Tokenizer {
     /// # Errors
     /// The bytes are no text, or one with too many tokens or none.
     pub fn tokens(&self, text: &[u8], limit: usize, truncate: bool) -> Result<Tokens, TextError> {
-        let text = checked(text)?;
-        let encoded = self.inner.encode_fast(text, true).map_err(|e| fails(&*e))?;
-        Self::within(encoded, limit, truncate, || {
-            let alone = self.inner.encode_fast(text, false)?;
-            let limits = self.limits(limit, false);
-            let (alone, _) = truncate_encodings(alone, None, &limits)?;
-            self.inner.post_process(alone, None, true)
-        })
+        let alone = self.alone(text)?;
+        let [count, _] = self.within([alone.len(), 0], false, limit, truncate)?;
+        self.complete(beginning(alone, count), None, limit)
     }
 
     /// Returns the tokens of two texts that the model compares, such as a question and a document. Of more than `limit` tokens the longer text loses
@@ -135,55 +131,101 @@ impl Tokenizer {
         limit: usize,
         truncate: bool,
     ) -> Result<Tokens, TextError> {
-        let (first, second) = (checked(first)?, checked(second)?);
-        let encoded = self.inner.encode_fast((first, second), true);
-        Self::within(encoded.map_err(|e| fails(&*e))?, limit, truncate, || {
-            let first = self.inner.encode_fast(first, false)?;
-            let second = self.inner.encode_fast(second, false)?;
-            let limits = self.limits(limit, true);
-            let (first, second) = truncate_encodings(first, Some(second), &limits)?;
-            self.inner.post_process(first, second, true)
-        })
+        let (first, second) = (self.alone(first)?, self.alone(second)?);
+        let counts = [first.len(), second.len()];
+        let [one, other] = self.within(counts, true, limit, truncate)?;
+        let second = beginning(second, other);
+        self.complete(beginning(first, one), Some(second), limit)
     }
 
-    /// Returns the tokens of a text if it has at most `limit`, else those of the cut one.
+    /// Returns the tokens of a text without those that are added.
+    fn alone(&self, text: &[u8]) -> Result<Encoding, TextError> {
+        let encoded = self.inner.encode_fast(checked(text)?, false);
+        encoded.map_err(|e| fails(&*e))
+    }
+
+    /// Returns how many tokens are left of one text or two, so that they are at most `limit` with those that are added.
     fn within(
-        whole: Encoding,
+        &self,
+        [one, other]: [usize; 2],
+        is_pair: bool,
         limit: usize,
         truncate: bool,
-        cut: impl FnOnce() -> tokenizers::Result<Encoding>,
+    ) -> Result<[usize; 2], TextError> {
+        let added = self.inner.get_post_processor();
+        let added = added.map_or(0, |processor| processor.added_tokens(is_pair));
+        let tokens = one + other + added;
+        let most = limit.saturating_sub(added);
+        match (tokens <= limit, truncate, is_pair) {
+            (true, _, _) => Ok([one, other]),
+            (false, false, _) => Err(TextError::TooLong { tokens, limit }),
+            (false, true, false) => Ok([most, 0]),
+            (false, true, true) => Ok(longest_first([one, other], most)),
+        }
+    }
+
+    /// Returns tokens with those that are added.
+    fn complete(
+        &self,
+        first: Encoding,
+        second: Option<Encoding>,
+        limit: usize,
     ) -> Result<Tokens, TextError> {
-        let tokens = whole.len();
-        let encoded = match (tokens <= limit, truncate) {
-            (true, _) => whole,
-            (false, false) => return Err(TextError::TooLong { tokens, limit }),
-            (false, true) => {
-                let mut cut = cut().map_err(|e| fails(&*e))?;
-                // The tokens that are added alone may be more.
-                cut.truncate(limit, 0, TruncationDirection::Right);
-                cut
-            }
-        };
-        if encoded.is_empty() {
+        let complete = self.inner.post_process(first, second, true);
+        let complete = complete.map_err(|e| fails(&*e))?;
+        // Those that are added may be more than the limit.
+        let count = complete.len().min(limit);
+        if count == 0 {
             return Err(TextError::Empty);
         }
         Ok(Tokens {
-            ids: encoded.get_ids().into(),
-            type_ids: encoded.get_type_ids().into(),
+            ids: complete.get_ids()[..count].into(),
+            type_ids: complete.get_type_ids()[..count].into(),
         })
     }
+}
 
-    /// Returns how texts are cut so that they have at most `limit` tokens with those that are added.
-    fn limits(&self, limit: usize, is_pair: bool) -> TruncationParams {
-        let added = self.inner.get_post_processor();
-        let added = added.map_or(0, |processor| processor.added_tokens(is_pair));
-        TruncationParams {
-            max_length: limit.saturating_sub(added),
-            strategy: TruncationStrategy::LongestFirst,
-            stride: 0,
-            direction: TruncationDirection::Right,
-        }
+/// Returns how many of the tokens of two texts are left of more than `most`, as Hugging Face's strategy "longest first" has it: the longer text loses
+/// tokens, and both are halves where the shorter one is more than that.
+fn longest_first([one, other]: [usize; 2], most: usize) -> [usize; 2] {
+    let shorter = one.min(other);
+    let rest = if shorter > most {
+        shorter
+    } else {
+        shorter.max(most - shorter)
+    };
+    let (shorter, longer) = if shorter + rest > most {
+        (most / 2, most / 2 + most % 2)
+    } else {
+        (shorter, rest)
+    };
+    if one > other {
+        [longer, shorter]
+    } else {
+        [shorter, longer]
     }
+}
+
+/// Returns the first tokens of a text. The method of the library makes texts of the rest, which takes three times as long.
+#[expect(
+    clippy::default_trait_access,
+    reason = "the crate of that map is not a dependency of ours"
+)]
+fn beginning(whole: Encoding, count: usize) -> Encoding {
+    if whole.len() <= count {
+        return whole;
+    }
+    Encoding::new(
+        whole.get_ids()[..count].to_vec(),
+        whole.get_type_ids()[..count].to_vec(),
+        whole.get_tokens()[..count].to_vec(),
+        whole.get_word_ids()[..count].to_vec(),
+        whole.get_offsets()[..count].to_vec(),
+        whole.get_special_tokens_mask()[..count].to_vec(),
+        whole.get_attention_mask()[..count].to_vec(),
+        Vec::new(),
+        Default::default(),
+    )
 }
 
 /// Returns bytes as a text that is not too large.

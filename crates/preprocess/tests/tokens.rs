@@ -14,8 +14,8 @@ struct Expected {
     whole: Vec<Encoding>,
     /// By the most tokens.
     cut: BTreeMap<usize, Vec<Encoding>>,
-    /// By the pair's index: whole, and cut to nine tokens.
-    pairs: Vec<[Encoding; 2]>,
+    /// By the pair's index: whole, and cut to nine tokens and to twelve.
+    pairs: Vec<[Encoding; 3]>,
 }
 
 #[derive(Deserialize)]
@@ -78,18 +78,20 @@ fn tokens_of_pairs_are_those_of_hugging_face_whole_and_cut() {
     let mut wrong = Vec::new();
     for (name, expected) in &expected {
         let tokenizer = tokenizer(name);
-        for (pair, [whole, cut]) in pairs.iter().zip(&expected.pairs) {
+        for (pair, [whole, nine, twelve]) in pairs.iter().zip(&expected.pairs) {
             let [first, second] = [pair[0].as_bytes(), pair[1].as_bytes()];
             let tokens = tokenizer.pair_tokens([first, second], usize::MAX, false);
             if !tokens.as_ref().is_ok_and(|tokens| whole.is(tokens)) {
                 wrong.push(format!("{name}, {pair:?}: {tokens:?}"));
             }
-            let tokens = tokenizer.pair_tokens([first, second], 9, true);
-            if !tokens.as_ref().is_ok_and(|tokens| cut.is(tokens)) {
-                wrong.push(format!(
-                    "{name} cut, {pair:?}: {tokens:?}, not {:?}",
-                    cut.ids
-                ));
+            for (limit, cut) in [(9, nine), (12, twelve)] {
+                let tokens = tokenizer.pair_tokens([first, second], limit, true);
+                if !tokens.as_ref().is_ok_and(|tokens| cut.is(tokens)) {
+                    wrong.push(format!(
+                        "{name} cut to {limit}, {pair:?}: {tokens:?}, not {:?}",
+                        cut.ids
+                    ));
+                }
             }
         }
     }
@@ -109,14 +111,43 @@ fn what_is_no_text_or_too_much_of_it_is_refused_with_the_limit() {
     assert_eq!(error(b"ab\xff"), "it is not UTF-8: byte 2 is wrong");
     assert_eq!(error(b"ab\xed\xa0\x80"), "it is not UTF-8: byte 2 is wrong");
     let large = vec![b'a'; Tokenizer::MAX_TEXT_BYTES + 1];
-    assert_eq!(
-        error(&large),
-        "it has 262145 bytes, over the limit of 262144"
-    );
+    assert_eq!(error(&large), "it has 65537 bytes, over the limit of 65536");
     let long = error("the dog ".repeat(6).as_bytes());
     assert_eq!(
         long,
         "it has 14 tokens, over the limit of 6 that the model declares (max_length)"
+    );
+}
+
+#[test]
+fn a_text_takes_no_more_memory_than_is_counted_for_it() {
+    let mut most = 0;
+    for name in ["wordpiece", "bytelevel", "unigram"] {
+        let tokenizer = tokenizer(name);
+        for part in [
+            "a",
+            "a ",
+            "the dog ",
+            "0123456789",
+            "日",
+            "e\u{301}",
+            "!?",
+            " ",
+            "\u{fdfa}",
+            "aB1!日 ",
+        ] {
+            let text = part.repeat(Tokenizer::MAX_TEXT_BYTES / part.len());
+            let taken = allocation_counter::measure(|| {
+                let tokens = tokenizer.tokens(text.as_bytes(), 512, true);
+                assert!(tokens.is_ok(), "{name}, {part:?}: {tokens:?}");
+            });
+            most = most.max(taken.bytes_max / text.len() as u64);
+        }
+    }
+    // It is not counted many times either.
+    assert!(
+        (Tokenizer::WORK / 2..=Tokenizer::WORK).contains(&most),
+        "{most} bytes for each byte of a text"
     );
 }
 

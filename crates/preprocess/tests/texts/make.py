@@ -99,7 +99,7 @@ for make in (wordpiece, bytelevel, unigram):
     made.save(str(FOLDER / f"{make.__name__}.json"), pretty=False)
     whole = [encoded(made, text, None) for text in TEXTS]
     cut = {str(limit): [encoded(made, text, limit) for text in TEXTS] for limit in CUTS}
-    pairs = [[encoded(made, pair, limit) for limit in (None, 9)] for pair in PAIRS]
+    pairs = [[encoded(made, pair, limit) for limit in (None, 9, 12)] for pair in PAIRS]
     expected[make.__name__] = {"whole": whole, "cut": cut, "pairs": pairs}
 (FOLDER / "pairs.json").write_text(json.dumps(PAIRS, indent=1) + "\n")
 (FOLDER / "texts.json").write_text(json.dumps(TEXTS, indent=1) + "\n")

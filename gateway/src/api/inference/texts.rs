@@ -11,10 +11,6 @@ use super::{
 };
 use crate::{driver::ServedModel, memory::Reservation};
 
-/// The most memory that a byte of a text takes while it is cut into tokens, in bytes: the text as it was and normalised, with an entry for each
-/// character and each token.
-const WORK: u64 = 100;
-
 /// The way from texts to the inputs of a model.
 pub(in crate::api) struct TextInput<'a> {
     /// The name of the input that is a text.
@@ -69,7 +65,7 @@ impl<'a> TextInput<'a> {
     /// Returns the bytes that cutting texts into tokens takes, one after the other, beside the tokens.
     pub(in crate::api) fn work(texts: impl Iterator<Item = usize>) -> u64 {
         let longest = texts.max().unwrap_or_default();
-        longest.min(Tokenizer::MAX_TEXT_BYTES) as u64 * WORK
+        longest.min(Tokenizer::MAX_TEXT_BYTES) as u64 * Tokenizer::WORK
     }
 
     /// Returns the bytes of the tensors of so many rows.

@@ -46,7 +46,7 @@ fn ends(batch: &Batch) -> Vec<(packhorse_wire::TensorHeader, Vec<u8>)> {
         ]
     };
     let numbers: Vec<f32> = ids.chunks_exact(width as usize).flat_map(row).collect();
-    vec![output(&[rows as i64, 3], &numbers)]
+    vec![output(&[rows.cast_signed(), 3], &numbers)]
 }
 
 /// A gateway with the file of a tokenizer.
