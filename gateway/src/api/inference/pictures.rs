@@ -8,7 +8,7 @@ use packhorse_protocol::{ByteRope, OutputRequest, RequestMessage, Tensor};
 
 use super::{
     error::InferenceError,
-    raw_inputs::{bad, check_rows, too_late},
+    raw_rows::{bad, check_rows, too_late},
 };
 use crate::memory::Reservation;
 

@@ -7,7 +7,7 @@ use packhorse_protocol::Tensor;
 
 use super::{
     error::InferenceError,
-    raw_inputs::{bad, check_rows, too_late},
+    raw_rows::{bad, check_rows, too_late},
 };
 use crate::{driver::ServedModel, memory::Reservation};
 
