@@ -501,12 +501,12 @@ mod tests {
             of_model.missed += 100;
             counts.insert(id.clone(), of_model);
         }
-        let missed = |cause| MissedRequests {
+        let all_ended = |cause| MissedRequests {
             causes: BTreeMap::from([(cause, 100)]),
             ..MissedRequests::default()
         };
         for (cause, taken_rps) in [(MissCause::Refused, 10.0), (MissCause::Late, 30.0)] {
-            let misses = BTreeMap::from([(ids[1].clone(), missed(cause))]);
+            let misses = BTreeMap::from([(ids[1].clone(), all_ended(cause))]);
             let mut levels = ServiceLevels::default();
             let now = Time::ZERO + Duration::from_secs(5);
             levels.sample(now, &counts, &misses, &BTreeMap::new());
