@@ -153,6 +153,10 @@ async function run() {
     await windows.getByText(/^since /).waitFor();
     await windows.getByRole("link", { name: "24 h" }).click();
     await page.waitForFunction(() => location.hash === "#/models/vgg19?window=24h");
+    await go(`#/placement?device=${encodeURIComponent("rack-a-1/sim0")}`);
+    await page.getByRole("heading", { name: "Device rack-a-1/sim0" }).waitFor();
+    await page.getByRole("img", { name: /^Part of the time/ }).waitFor();
+    await go("#/models/vgg19");
   });
 
   await step("SLO and rate change", async () => {

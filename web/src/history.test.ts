@@ -24,6 +24,8 @@ test("the window of an address is one of those that there are, or begins before 
   const began = 1_800_000_000_000;
   const window = windowOf(new URLSearchParams(`since=${sinceOf(began)}`));
   expect(window).toEqual({ name: null, from: began - 300_000 });
-  expect(rangeOf(window, began)).toEqual([began / 1000 - 300, began / 1000]);
-  expect(rangeOf(windowOf(new URLSearchParams("window=6h")), began)).toEqual([began / 1000 - 21_600, began / 1000]);
+  expect(rangeOf(window, began, null)).toEqual([began / 1000 - 300, began / 1000]);
+  const day = windowOf(new URLSearchParams("window=6h"));
+  expect(rangeOf(day, began, 5)).toEqual([began / 1000 - 21_600, began / 1000]);
+  expect(rangeOf(day, began, began - 60_000)).toEqual([began / 1000 - 60, began / 1000]);
 });

@@ -28,9 +28,10 @@ export function windowOf(query: URLSearchParams): Window {
 /** The value of `since` in an address for what began then. */
 export const sinceOf = (beganMs: number): number => Math.max(1, Math.round(beganMs - BEFORE));
 
-/** The begin and the end of a window, in seconds since 1970. */
-export function rangeOf(window: Window, nowMs: number): [number, number] {
-  return [(window.from < 0 ? nowMs + window.from : window.from) / 1000, nowMs / 1000];
+/** The begin and the end of a window, in seconds since 1970. It begins no sooner than anything is known. */
+export function rangeOf(window: Window, nowMs: number, knownFromMs: number | null): [number, number] {
+  const from = window.from < 0 ? nowMs + window.from : window.from;
+  return [Math.max(from, knownFromMs ?? from) / 1000, nowMs / 1000];
 }
 
 export interface Columns {

@@ -13,6 +13,8 @@ pub struct HistoryView {
     pub to_ms: u64,
     /// The length of a step, in seconds.
     pub step_s: u64,
+    /// The time before which nothing is known of anything, in milliseconds since 1970; null if nothing is.
+    pub known_from_ms: Option<u64>,
     /// The requests of the model, or of all, in each step of which something is known, in their order. Other steps are gaps. Empty for a device.
     pub requests: Vec<RequestPoint>,
     /// The device in each step of which something is known. Empty for models.

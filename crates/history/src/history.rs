@@ -298,6 +298,15 @@ impl History {
         self.bytes
     }
 
+    /// Returns the begin of the first block.
+    pub fn first_ms(&self) -> Option<u64> {
+        let first = |ring: &Ring| ring.blocks.front().map(|(begin, _)| *begin);
+        [first(&self.minutes), first(&self.fine)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
     /// Returns the begin of the last block.
     pub fn last_ms(&self) -> Option<u64> {
         self.fine.last_ms().max(self.minutes.last_ms())

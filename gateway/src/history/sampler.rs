@@ -95,9 +95,11 @@ impl Sampler {
             samples,
             marks: self.new_marks().await,
         };
-        let minutes = self.log.change(|history| history.add(&block));
         let mut files = std::mem::replace(&mut self.files, Files::nowhere());
+        let log = self.log.clone();
+        // Somebody may be reading the day.
         let written = tokio::task::spawn_blocking(move || {
+            let minutes = log.change(|history| history.add(&block));
             files.append(Some(&block), &minutes);
             files
         });

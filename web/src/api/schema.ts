@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f154370255b2f3cfc409c25c26aebf2859500cc2be0f15fbac1ee87bd7a5b520) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 8627df7532bc85393be62e5c8293a3c65dd5ace6e9c35c182a8f6a09f2c436f0) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -883,6 +883,11 @@ export interface components {
              * @description The begin, in milliseconds since 1970.
              */
             from_ms: number;
+            /**
+             * Format: int64
+             * @description The time before which nothing is known of anything, in milliseconds since 1970; null if nothing is.
+             */
+            known_from_ms?: number | null;
             /** @description What happened, in its order: what concerns the model or device, or all. */
             marks: components["schemas"]["HistoryMark"][];
             /** @description The requests of the model, or of all, in each step of which something is known, in their order. Other steps are gaps. Empty for a device. */

@@ -19,7 +19,7 @@ export interface History {
   error: string | null;
 }
 
-const NONE: HistoryView = { from_ms: 0, to_ms: 0, step_s: 10, requests: [], device: [], marks: [] };
+const NONE: HistoryView = { from_ms: 0, to_ms: 0, step_s: 10, known_from_ms: null, requests: [], device: [], marks: [] };
 
 /** Loads the history of a model, of a device or of all models, in the window of the address. */
 export function useHistory(which: { model?: string; version?: number; device?: string }): History {
@@ -41,7 +41,7 @@ export function useHistory(which: { model?: string; version?: number; device?: s
     REFRESH,
   );
   const view = loaded.data ?? NONE;
-  return { view, window, range: rangeOf(window, view.to_ms || Date.now()), error: loaded.error };
+  return { view, window, range: rangeOf(window, view.to_ms || Date.now(), view.known_from_ms ?? null), error: loaded.error };
 }
 
 /** Links to the same page with another window. */

@@ -15,7 +15,7 @@ async fn a_history_is_a_table_in_which_a_gap_is_a_gap() {
     };
     let begin = 1_700_000_040_000;
     let view = json!({
-        "from_ms": begin, "to_ms": begin + 600_000, "step_s": 60,
+        "from_ms": begin, "to_ms": begin + 600_000, "step_s": 60, "known_from_ms": begin,
         "requests": [point(begin), point(begin + 60_000), point(begin + 300_000)], "device": [],
         "marks": [{"at_ms": begin, "kind": "plan", "model": null, "device": null, "text": "plan 4 was adopted"}],
     });

@@ -163,6 +163,7 @@ fn a_block_that_is_not_later_changes_nothing_and_days_are_forgotten() {
         points.iter().all(|point| point.begin_ms >= SPAN_MS),
         "{points:?}"
     );
+    assert_eq!(history.first_ms(), Some(SPAN_MS));
 }
 
 #[test]

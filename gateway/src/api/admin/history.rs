@@ -179,6 +179,7 @@ fn view(all: &History, which: &WhichHistory, window: &Window) -> Result<HistoryV
         from_ms,
         to_ms,
         step_s: window.step / 1000,
+        known_from_ms: all.first_ms(),
         requests,
         device,
         marks: marks.filter(concerns).map(mark_view).collect(),

@@ -105,6 +105,7 @@ async fn what_happened_before_a_restart_is_there_after_it_and_the_time_between_i
     }
     let first = new[0]["at_ms"].as_u64().unwrap();
     assert!(first > now - HOUR_MS, "nothing in between: {}", new[0]);
+    assert_eq!(day["known_from_ms"], begin);
     let plans = day["marks"].as_array().unwrap().iter();
     assert_eq!(plans.filter(|mark| mark["text"] == "a plan").count(), 59);
     let chosen = history(&gateway, "from_ms=-21600000").await.ok(200);
