@@ -79,3 +79,30 @@ def test_a_killed_process_is_an_incident_of_its_device_that_counts_what_its_clie
     assert first["problem"] == "worker_ended", first
     assert {other["problem"] for other in others} <= {"slo_missed"}, others
     assert {f"model-{number}:1" for number in range(COUNT)} >= {model["model"] for model in incident["missed_by_model"]}
+
+
+def test_a_stopped_process_is_an_incident_of_its_device_with_what_its_clients_missed_while_it_hung(pooled: Cluster):
+    def of_device() -> list[dict]:
+        return [incident for incident in pooled.admin.get("/v1/incidents") if incident["root"] == {"device": "node1/cpu0"}]
+
+    with clients(pooled) as counts:
+        (pid,) = workers(pooled)
+        os.kill(pid, signal.SIGSTOP)
+        # The gateway gives up the batch that hangs, of one of its models, after 15 s.
+        wait_until(of_device, "an incident", limit=60)
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: served(pooled, COUNT) and pid not in workers(pooled), "another process")
+        answered = [count[200] for count in counts]
+        wait_until(lambda: all(count[200] > before + 50 for count, before in zip(counts, answered, strict=True)), "answers of the new process")
+
+    def told() -> dict | None:
+        return next((incident for incident in of_device() if incident["missed_requests"] >= lost(counts)), None)
+
+    incident = wait_until(told, "an incident with all that was missed")
+    first, *others = (entry["finding"] for entry in incident["findings"])
+    assert first["problem"] == "worker_ended", first
+    assert "answered nothing and ended" in first["text"], first
+    assert {other["problem"] for other in others} <= {"slo_missed"}, others
+    assert {f"model-{number}:1" for number in range(COUNT)} == {model["model"] for model in incident["missed_by_model"]}
+    # No member's load is blamed for it.
+    assert not [one for one in pooled.admin.get("/v1/findings") if one["problem"] == "overloaded"]

@@ -27,6 +27,7 @@ use crate::{
     descriptors,
     driver::{DataPlane, DataPlaneConfig, LinkChange},
     events::{EventLog, Findings},
+    history,
     keys::Keyring,
     serve::{self, Certificate, ConnectionLimits, Server},
     state_dir::{CheckDatabaseError, GatewayDir, SecretError, read_secret},
@@ -141,10 +142,7 @@ impl App {
         let policy = policy.transpose().map_err(StartError::Policy)?;
         let state = GatewayDir::open(&settings.state_dir)?;
         let (admin_token, agent_token) = tokens(&settings, &state)?;
-        let link_secret = match &settings.link_secret_file {
-            Some(file) => LinkSecret::from_file_content(read_secret(file)?.as_bytes()),
-            None => LinkSecret::none(),
-        };
+        let link_secret = link_secret(&settings)?;
         let tls = ListenersTls::open(&settings)?;
         let link_tls = link_tls(&settings)?;
         let wake_latency = settings.wake_latency.map(WakeLatency::open);
@@ -170,10 +168,8 @@ impl App {
         ];
         let (data_plane, links, exporter) =
             start_data_plane(&settings, &state, link_secret, link_tls, &keys, &tasks)?;
-        let config = ControllerConfig {
-            policy,
-            ..controller_config(&settings)
-        };
+        let mut config = controller_config(&settings);
+        config.policy = policy;
         let events = EventLog::open(store.clone(), &tasks).await?;
         events.report_goodput(data_plane.clone(), &tasks);
         let findings = Findings::new(events.clone());
@@ -190,6 +186,9 @@ impl App {
         // The control plane has begun its epoch. From here on, a database that does not know it is not this one.
         state.write_identity(&store.identity().await?)?;
 
+        let planes = (&data_plane, &events);
+        let (history, sampler) = history::start(state.history(), planes, &tasks).await;
+        endless.push(sampler);
         let inference = start_inference(&settings, &data_plane, &keys, wake_latency)?;
         let (http, document) = inference::router(inference.clone()).split_for_parts();
         let grpc = grpc::router(inference.clone());
@@ -202,6 +201,7 @@ impl App {
                 inference,
                 events: events.clone(),
                 findings: findings.clone(),
+                history,
                 artifacts,
                 store: store.clone(),
                 traces: Arc::new(Semaphore::new(admin::MAX_TRACES)),
@@ -643,6 +643,14 @@ async fn checkpoint(store: Store) {
     }
 }
 
+/// Returns the secret of the links to workers.
+fn link_secret(settings: &Settings) -> Result<LinkSecret, SecretError> {
+    Ok(match &settings.link_secret_file {
+        Some(file) => LinkSecret::from_file_content(read_secret(file)?.as_bytes()),
+        None => LinkSecret::none(),
+    })
+}
+
 /// Returns the admin's token and the agents' common one.
 fn tokens(settings: &Settings, state: &GatewayDir) -> Result<(String, String), SecretError> {
     let secret = |file: &Option<std::path::PathBuf>, name| match file {
@@ -716,6 +724,7 @@ mod tests {
                 "event writer",
                 "gRPC listener",
                 "goodput ticker",
+                "history sampler",
                 "inference listener",
                 "key use writer",
                 "store writer",

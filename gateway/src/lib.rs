@@ -11,6 +11,7 @@ mod descriptors;
 pub mod driver;
 pub mod events;
 pub mod health_check;
+pub mod history;
 mod input_memory;
 pub mod ip_network;
 pub mod keys;

@@ -75,13 +75,16 @@ impl GatewayDir {
 
     /// The name of the file with the identity of the store.
     const IDENTITY: &str = "store.json";
+    /// The name of the folder with the history.
+    const HISTORY: &str = "history";
     /// The files and folders of a store.
-    const STORE: [&str; 5] = [
+    const STORE: [&str; 6] = [
         "packhorse.db",
         "packhorse.db-wal",
         "packhorse.db-shm",
         Self::IDENTITY,
         "artifacts",
+        Self::HISTORY,
     ];
 
     /// Opens and locks the folder. If it does not exist, it is created for its owner only.
@@ -151,6 +154,11 @@ impl GatewayDir {
     pub fn write_identity(&self, identity: &StoreIdentity) -> Result<(), StateDirError> {
         let text = serde_json::to_string_pretty(identity).expect("our own messages are JSON");
         self.dir.write(Self::IDENTITY, text.as_bytes())
+    }
+
+    /// Returns the path of the folder with the history.
+    pub fn history(&self) -> PathBuf {
+        self.dir.path().join(Self::HISTORY)
     }
 
     /// Returns the path of the folder of model files.

@@ -141,6 +141,24 @@ async function run() {
     await page.locator(".chart canvas").waitFor();
   });
 
+  await step("the window of a chart is in the address", async () => {
+    const windows = page.getByRole("group", { name: "Time window" });
+    await windows.getByRole("link", { name: "6 h" }).click();
+    await page.waitForFunction(() => location.hash === "#/?window=6h");
+    await page.reload();
+    await heading("Overview").waitFor();
+    assert.equal(await windows.locator("[aria-current]").innerText(), "6 h");
+    const began = Date.now() - 600_000;
+    await go(`#/models/vgg19?since=${began}`);
+    await windows.getByText(/^since /).waitFor();
+    await windows.getByRole("link", { name: "24 h" }).click();
+    await page.waitForFunction(() => location.hash === "#/models/vgg19?window=24h");
+    await go(`#/placement?device=${encodeURIComponent("rack-a-1/sim0")}`);
+    await page.getByRole("heading", { name: "Device rack-a-1/sim0" }).waitFor();
+    await page.getByRole("img", { name: /^Part of the time/ }).waitFor();
+    await go("#/models/vgg19");
+  });
+
   await step("SLO and rate change", async () => {
     await go("#/models/vgg19");
     await button("Change SLO or rate").click();
@@ -346,11 +364,22 @@ async function run() {
 
   await step("the page lives through a restart of the gateway", async () => {
     const before = await page.evaluate(() => document.querySelectorAll(".events li").length);
+    const ends = async () => (await cluster.get("/v1/history?step_s=10")).requests.at(-1)?.at_ms ?? 0;
+    const last = await ends();
     await cluster.stopGateway();
     await page.getByRole("alert").filter({ hasText: "Not connected" }).waitFor();
+    // Ten seconds of the history pass as a whole meanwhile.
+    await until("a gap", () => Date.now() > last + 40_000, 60_000);
     await cluster.startGatewayAgain();
     await page.getByRole("status").filter({ hasText: "Live" }).waitFor();
     assert.ok((await page.evaluate(() => document.querySelectorAll(".events li").length)) >= before);
+    await until("points after the gap", async () => (await ends()) > last + 20_000);
+    const points = (await cluster.get("/v1/history?step_s=10")).requests;
+    const gap = points.findIndex((point, i) => i > 0 && point.at_ms > last && point.at_ms - points[i - 1].at_ms > 10_000);
+    assert.ok(gap > 0, "what is not known is not there");
+    assert.ok(points.slice(0, gap).some((point) => point.in_time > 0), "what happened before is known");
+    await page.reload();
+    await see(/^\d+ gaps?: the gateway was down/);
   });
 
   await step("a model is removed, after a question", async () => {

@@ -9,7 +9,7 @@ use std::{
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 36] = [
+const ARROWS: [(&str, &[&str]); 37] = [
     ("ceilings", &[]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -17,6 +17,7 @@ const ARROWS: [(&str, &[&str]); 36] = [
     ("control", &["cluster", "contention", "estimator"]),
     ("estimator", &["cluster"]),
     ("grpc", &["cluster", "protocol"]),
+    ("history", &["cluster"]),
     ("kernels", &["cluster"]),
     ("preprocess", &["cluster"]),
     ("protocol", &["cluster"]),
@@ -117,6 +118,7 @@ const ARROWS: [(&str, &[&str]); 36] = [
             "control",
             "estimator",
             "grpc",
+            "history",
             "kernels",
             "links",
             "mapped",
@@ -186,7 +188,7 @@ const TESTS: [(&str, &[&str]); 8] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 21] = [
+const PURE: [&str; 22] = [
     "artifact",
     "cluster",
     "grpc",
@@ -195,6 +197,7 @@ const PURE: [&str; 21] = [
     "serving",
     "control",
     "estimator",
+    "history",
     "kernels",
     "links",
     "preprocess",

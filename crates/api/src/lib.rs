@@ -8,6 +8,7 @@ pub mod agent;
 mod audit;
 mod consequence;
 pub mod events;
+mod history;
 mod key;
 pub mod local_worker;
 mod model;
@@ -24,6 +25,7 @@ use utoipa::ToSchema;
 
 pub use audit::{AuditActor, AuditEntry};
 pub use consequence::{ChangeAnswer, Changed, Consequence, Consequences, DryRunAnswer};
+pub use history::{DevicePoint, HistoryMark, HistoryMarkKind, HistoryView, RequestPoint};
 pub use key::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
 pub use model::{
     ArtifactView, FamilyGoodput, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration,

@@ -244,8 +244,9 @@ impl Controller {
             let has_ended = before == Some(LinkState::Serving)
                 && matches!(link, None | Some(LinkState::Connecting { .. }));
             if has_ended && replica.is_planned() {
+                let hang = self.state.hang_before(now, replica);
                 let ends = &mut self.state.worker_ends;
-                ends.link_ended(now, &replica.spec.device, (id, model));
+                ends.link_ended(now, &replica.spec.device, (id, model), hang);
             }
             self.announcements.model(model);
             self.state.traffic.touch(&model.name);

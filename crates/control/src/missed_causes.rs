@@ -217,10 +217,11 @@ fn runs_only_on(state: &State, id: &ModelId, device: &DeviceId) -> bool {
     replicas.all(|replica| replica.spec.device == *device)
 }
 
-/// Returns the device on which the process of a model ended, if most of its requests were missed since.
+/// Returns the device on which the process of a model ended, if most of its requests were missed since, or since it hung.
 fn ended_worker(state: &State, id: &ModelId, level: &MissedLevel) -> Option<DeviceId> {
     let mut ends = state.worker_ends.iter();
-    let found = ends.find(|(_, end)| end.models.contains(id) && level.part_since(end.at) > MOST);
+    let found =
+        ends.find(|(_, end)| end.models.contains(id) && level.part_since(end.begin()) > MOST);
     found.map(|(device, _)| device.clone())
 }
 

@@ -315,20 +315,29 @@ fn ended_finding(device: &DeviceId, end: &WorkerEnd, suffer: &[&Missing<'_>]) ->
         many => format!("{many} requests missed their SLO"),
     };
     let models: Vec<&ModelId> = end.models.iter().collect();
+    let ended = if end.hung_since.is_some() {
+        "answered nothing and ended"
+    } else {
+        "ended"
+    };
     let text = format!(
-        "a process on device {device} with {} ended, and {requests}",
+        "a process on device {device} with {} {ended}, and {requests}",
         names(&models)
     );
     let subject = Subject::Device(device.clone());
     let mut finding = Finding::new(Severity::Warning, subject, Problem::WorkerEnded, text)
-        .because("it crashed, or was killed, or its connection broke")
+        .because(if end.hung_since.is_some() {
+            "it was stopped, or a batch hung in it"
+        } else {
+            "it crashed, or was killed, or its connection broke"
+        })
         .cured_by(format!(
             "none is needed once it serves; worker.log.old of its replica on node {} says more, and packhorse requests --outcome lost",
             device.node()
         ));
     finding.severity = finding.severity.min(severity_of(suffer));
     finding.missed_part = largest_part(suffer);
-    (finding.missed, finding.since) = (missed, end.at);
+    (finding.missed, finding.since) = (missed, end.begin());
     let mut victims: Vec<(&ModelId, u64)> = end.missed.iter().map(|(id, n)| (id, *n)).collect();
     victims.sort_by_key(|(_, missed)| Reverse(*missed));
     finding.victims = victims.iter().map(|(id, _)| (*id).clone()).collect();

@@ -191,7 +191,36 @@ impl ServiceLevels {
         later.map(|period| period.counts.missed).sum()
     }
 
-    /// Returns the load of a model while another one missed its objective.
+    /// Returns since when no request of these models, which share a process, was answered, if some were missed since: the begin of the period in
+    /// which that began. Only periods that were over at this time count.
+    pub(crate) fn unanswered_since<'a>(
+        &self,
+        models: impl IntoIterator<Item = &'a ModelId>,
+        time: Time,
+    ) -> Option<Time> {
+        let mut periods: BTreeMap<Time, (Time, bool, u64)> = BTreeMap::new();
+        let histories = models.into_iter().filter_map(|id| self.models.get(id));
+        let all = histories.flat_map(|history| &history.periods);
+        for period in all.filter(|period| period.end <= time) {
+            let sum = periods.entry(period.end);
+            let (_, is_answered, missed) = sum.or_insert((period.begin, false, 0));
+            *is_answered |= period.is_answered();
+            *missed += period.counts.missed;
+        }
+        let mut since = None;
+        for (begin, is_answered, missed) in periods.into_values().rev() {
+            if is_answered {
+                let began_here = missed > 0 && since.is_some();
+                return if began_here { Some(begin) } else { since };
+            }
+            if missed > 0 {
+                since = Some(begin);
+            }
+        }
+        since
+    }
+
+    /// Returns the load of a model that its devices took while another one missed its objective. What was refused on arrival cost the other nothing.
     pub(crate) fn load_during(&self, model: &ModelId, other: &MissedLevel) -> Load {
         let periods = self.models.get(model).map(|history| &history.periods);
         let periods = periods.into_iter().flatten();
@@ -199,7 +228,24 @@ impl ServiceLevels {
             let mut ends = other.periods.iter();
             ends.any(|(end, _)| *end == period.end)
         });
-        load(periods, model, &other.planned)
+        let (mut arrived, mut refused) = (0, 0);
+        for period in periods.clone() {
+            arrived += period.counts.arrived;
+            let causes = &period.misses.causes;
+            refused += causes.get(&MissCause::Refused).copied().unwrap_or_default();
+        }
+        let mut load = load(periods, model, &other.planned);
+        let taken = arrived.saturating_sub(refused) as f64 / arrived.max(1) as f64;
+        load.offered_rps *= taken;
+        load
+    }
+}
+
+impl Period {
+    /// Returns true if a request was answered in it, in time or late.
+    fn is_answered(&self) -> bool {
+        let late = self.misses.causes.get(&MissCause::Late);
+        self.counts.within_slo > 0 || late.is_some_and(|late| *late > 0)
     }
 }
 
@@ -251,8 +297,7 @@ impl History {
     fn is_unanswered(&self) -> bool {
         let mut ended = 0;
         for period in self.periods.iter().rev() {
-            let late = period.misses.causes.get(&MissCause::Late);
-            if period.counts.within_slo > 0 || late.is_some_and(|late| *late > 0) {
+            if period.is_answered() {
                 return false;
             }
             ended += period.counts.missed;
@@ -444,5 +489,30 @@ mod tests {
         assert_eq!(model.levels.missed_since(&id, model.now), 0);
         let other = "other".parse().unwrap();
         assert_eq!(model.levels.missed_since(&other, Time::ZERO), 0);
+    }
+    #[test]
+    fn what_a_model_refused_on_arrival_is_not_blamed_for_what_its_neighbour_missed() {
+        let ids: [ModelId; 2] = ["hung", "neighbour"].map(|name| name.parse().unwrap());
+        let mut counts = BTreeMap::new();
+        for id in &ids {
+            let mut of_model = RequestCounts::default();
+            of_model.arrive(150, 1);
+            of_model.answer(50, 1);
+            of_model.missed += 100;
+            counts.insert(id.clone(), of_model);
+        }
+        let all_ended = |cause| MissedRequests {
+            causes: BTreeMap::from([(cause, 100)]),
+            ..MissedRequests::default()
+        };
+        for (cause, taken_rps) in [(MissCause::Refused, 10.0), (MissCause::Late, 30.0)] {
+            let misses = BTreeMap::from([(ids[1].clone(), all_ended(cause))]);
+            let mut levels = ServiceLevels::default();
+            let now = Time::ZERO + Duration::from_secs(5);
+            levels.sample(now, &counts, &misses, &BTreeMap::new());
+            let victim = levels.missing().remove(&ids[0]).unwrap();
+            let load = levels.load_during(&ids[1], &victim);
+            assert!((load.offered_rps - taken_rps).abs() < 1e-9, "{load:?}");
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! The state of the cluster: everything that the control plane knows. Each part is changed through its own methods.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use packhorse_cluster::{
     ByteCount, DeviceId, DeviceKind, DeviceObservation, Discipline, ModelId, PolicyOptions,
-    PoolPlace, ProfileTable, ReplicaId, ReplicaSpec, ReplicaStatus, RequestsPerSecond,
+    PoolPlace, ProfileTable, ReplicaId, ReplicaSpec, ReplicaStatus, RequestsPerSecond, Time,
 };
 use packhorse_contention::PairTable;
 
@@ -28,7 +31,7 @@ use crate::{
     rollout::{LinkPhase, NodePhase, Observations, PlacedReplica, Rollout},
     service_levels::ServiceLevels,
     traffic::Traffic,
-    worker_ends::WorkerEnds,
+    worker_ends::{Hang, WorkerEnds},
 };
 
 /// The state of the cluster.
@@ -155,6 +158,16 @@ impl State {
     pub(crate) fn status(&self, replica: &PlacedReplica) -> Option<&ReplicaStatus> {
         let node = self.nodes.get(replica.spec.device.node())?;
         node.status(replica.id)
+    }
+
+    /// Returns the hang of the process of a replica whose link has just ended, if it is a pool's and answered nothing before.
+    pub(crate) fn hang_before(&self, now: Time, replica: &PlacedReplica) -> Option<Hang> {
+        replica.spec.pool.as_ref()?;
+        let on_device = self.rollout.on_device(&replica.spec.device);
+        let members = on_device.filter(|one| one.is_planned() && one.spec.pool.is_some());
+        let models: BTreeSet<ModelId> = members.map(|one| one.spec.model.model.clone()).collect();
+        let since = self.service_levels.unanswered_since(&models, now)?;
+        Some(Hang { since, models })
     }
 
     /// Returns the kind of a device; `None` if its node no longer reports it.

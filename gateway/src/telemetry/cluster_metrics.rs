@@ -40,6 +40,13 @@ const NODE_STATES: [(NodeState, &str); 4] = [
 ];
 
 impl ClusterMetrics {
+    pub(super) fn generation(&self) -> Option<u64> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .generation
+    }
+
     pub(super) fn set(&self, state: ClusterState) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = state;
     }

@@ -2,14 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use axum::http::HeaderMap;
 use packhorse_api::{ModelGoodput, agent::GpuStatus};
-use packhorse_cluster::{ModelId, NodeName};
+use packhorse_cluster::{DeviceId, ModelId, NodeName};
 use packhorse_control::{MissedRequests, RequestCounts, ShapeCounts};
+use packhorse_history::ModelSample;
 use prometheus_client::{encoding::text, registry::Registry};
 
 use super::{
@@ -244,6 +246,28 @@ impl Telemetry {
             .iter()
             .map(|model| model.goodput(window))
             .collect()
+    }
+
+    /// Returns what happened to the requests of each model in these seconds since the start of the clock.
+    pub(crate) fn model_samples(
+        &self,
+        seconds: &RangeInclusive<u64>,
+    ) -> BTreeMap<ModelId, ModelSample> {
+        let models = self.shared.models.all();
+        let samples = models.iter();
+        samples
+            .map(|model| (model.model.clone(), model.sample(seconds.clone())))
+            .collect()
+    }
+
+    /// Returns the generation of the current plan; none before the first.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        self.shared.cluster.generation()
+    }
+
+    /// Returns the memory that the workers on each device reported, in bytes.
+    pub(crate) fn device_memory(&self) -> BTreeMap<DeviceId, u64> {
+        self.shared.replicas.device_memory()
     }
 
     /// Returns all metrics in Prometheus' text format.

@@ -61,6 +61,13 @@ impl LatencyHistogram {
         self.total += other.total;
     }
 
+    /// Returns the middle of each bucket that is not empty, with its count.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Duration, u64)> {
+        let counts = self.counts.iter().enumerate();
+        let used = counts.filter(|(_, count)| **count > 0);
+        used.map(|(bucket, count)| (middle(bucket), u64::from(*count)))
+    }
+
     /// Returns element `floor(p * n)` of the sorted list, within the precision of the buckets; `None` for an empty list.
     pub(super) fn quantile(&self, p: f64) -> Option<Duration> {
         let rank = ((p * self.total as f64) as u64).min(self.total.checked_sub(1)?);

@@ -10,6 +10,7 @@ mod count_and_time;
 mod engine_metrics;
 mod gpu_metrics;
 mod handle;
+mod history_samples;
 mod http_durations;
 mod http_middleware;
 mod key_metrics;

@@ -442,7 +442,7 @@ impl ModelTelemetry {
         self.stages[stage as usize].observe(time);
     }
 
-    fn with_window<T>(&self, with: impl FnOnce(&mut SlidingWindow) -> T) -> T {
+    pub(super) fn with_window<T>(&self, with: impl FnOnce(&mut SlidingWindow) -> T) -> T {
         // A panic of another thread has at worst lost a count.
         with(&mut self.window.lock().unwrap_or_else(PoisonError::into_inner))
     }

@@ -77,6 +77,17 @@ const OF_MODELS: [OfModel; 3] = [
 ];
 
 impl ReplicaMetrics {
+    /// Returns the memory that the workers on each device reported, in bytes.
+    pub(super) fn device_memory(&self) -> BTreeMap<DeviceId, u64> {
+        let state = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let devices = state.devices.keys().map(|device| (device.clone(), 0));
+        let mut memory: BTreeMap<DeviceId, u64> = devices.collect();
+        for ((_, device), bytes) in &state.memory {
+            *memory.entry(device.clone()).or_default() += bytes;
+        }
+        memory
+    }
+
     pub(super) fn set(&self, state: ReplicaState) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = state;
     }

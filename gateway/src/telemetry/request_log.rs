@@ -201,6 +201,11 @@ impl Names {
         self.models.get(&number)
     }
 
+    /// Returns the devices of the replicas.
+    pub(crate) fn devices(&self) -> BTreeMap<ReplicaId, DeviceId> {
+        self.replicas.values().cloned().collect()
+    }
+
     /// Returns the identity of a replica and its device, unless too many replicas were removed since.
     pub(crate) fn replica(&self, number: ReplicaNumber) -> Option<&(ReplicaId, DeviceId)> {
         self.replicas.get(&number)

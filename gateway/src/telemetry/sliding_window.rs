@@ -1,6 +1,6 @@
 //! The counts of a model in the last seconds: a ring with one element per second.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use packhorse_cluster::Time;
 
@@ -96,14 +96,11 @@ impl SlidingWindow {
         current.latencies.get_or_insert_default().add(latency);
     }
 
-    /// Sums up the last `window` in whole seconds, and the second that has begun.
-    pub(super) fn summary(&self, now: Time, window: Duration) -> WindowSummary {
-        let window = window.clamp(Duration::from_secs(1), LONGEST_WINDOW);
-        let present = now.as_nanos() / 1_000_000_000;
-        let first = present.saturating_sub(window.as_secs());
+    /// Sums up these seconds since the start of the clock, as far as they are in the longest window.
+    pub(super) fn sum(&self, seconds: RangeInclusive<u64>) -> (WindowCounts, LatencyHistogram) {
         let mut counts = WindowCounts::default();
         let mut latencies = LatencyHistogram::default();
-        for second in self.ring.iter().filter(|second| second.second >= first) {
+        for second in self.ring.iter().filter(|one| seconds.contains(&one.second)) {
             counts.offered += second.counts.offered;
             counts.answered += second.counts.answered;
             counts.in_time += second.counts.in_time;
@@ -116,6 +113,15 @@ impl SlidingWindow {
                 latencies.merge(more);
             }
         }
+        (counts, latencies)
+    }
+
+    /// Sums up the last `window` in whole seconds, and the second that has begun.
+    pub(super) fn summary(&self, now: Time, window: Duration) -> WindowSummary {
+        let window = window.clamp(Duration::from_secs(1), LONGEST_WINDOW);
+        let present = now.as_nanos() / 1_000_000_000;
+        let first = present.saturating_sub(window.as_secs());
+        let (counts, latencies) = self.sum(first..=u64::MAX);
         let begin = Time::from_nanos(first * 1_000_000_000).max(self.since);
         WindowSummary {
             counts,

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 bd02c01202240b11bc168ff816a0cfb966de59923feb1c6faf4c828bb6633fe0) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 8627df7532bc85393be62e5c8293a3c65dd5ace6e9c35c182a8f6a09f2c436f0) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -451,6 +451,39 @@ export interface components {
          * @enum {string}
          */
         Datatype: "BOOL" | "UINT8" | "UINT16" | "UINT32" | "UINT64" | "INT8" | "INT16" | "INT32" | "INT64" | "FP16" | "BF16" | "FP32" | "FP64" | "BYTES";
+        /** @description A device in a step. */
+        DevicePoint: {
+            /**
+             * Format: int64
+             * @description The begin of the step, in milliseconds since 1970.
+             */
+            at_ms: number;
+            /**
+             * Format: double
+             * @description The compute time of the batches that came back, over the time. Batches that ran beside each other count each, so that it may be above 1.
+             */
+            busy: number;
+            /**
+             * Format: double
+             * @description The time of which something is known, in seconds; less than the step where a part of it is a gap.
+             */
+            covered_s: number;
+            /**
+             * Format: int64
+             * @description The most memory that its workers reported, in bytes.
+             */
+            memory_bytes: number;
+            /**
+             * Format: int64
+             * @description The generation of the plan at the end of the step; null before the first.
+             */
+            plan?: number | null;
+            /**
+             * Format: double
+             * @description The part of the time in which the device computed, from 0 to 1, as its node read it; null where it cannot be read.
+             */
+            utilization?: number | null;
+        };
         /** @description The properties of a device whose models can share one worker process, which copies weights to the device as they are needed. */
         DevicePool: {
             /**
@@ -819,6 +852,56 @@ export interface components {
              * @default null
              */
             utilization_pct: number | null;
+        };
+        /** @description Something that happened. */
+        HistoryMark: {
+            /**
+             * Format: int64
+             * @description The time, in milliseconds since 1970.
+             */
+            at_ms: number;
+            /** @description The device; null if it is not about one. */
+            device?: string | null;
+            /** @description What it is about. */
+            kind: components["schemas"]["HistoryMarkKind"];
+            /** @description The model, with its version; null if it is not about one. */
+            model?: string | null;
+            /** @description A sentence for people. */
+            text: string;
+        };
+        /**
+         * @description What a mark is about.
+         * @enum {string}
+         */
+        HistoryMarkKind: "plan" | "version" | "finding";
+        /** @description What is known of the models or of a device in a time of the last day. */
+        HistoryView: {
+            /** @description The device in each step of which something is known. Empty for models. */
+            device: components["schemas"]["DevicePoint"][];
+            /**
+             * Format: int64
+             * @description The begin, in milliseconds since 1970.
+             */
+            from_ms: number;
+            /**
+             * Format: int64
+             * @description The time before which nothing is known of anything, in milliseconds since 1970; null if nothing is.
+             */
+            known_from_ms?: number | null;
+            /** @description What happened, in its order: what concerns the model or device, or all. */
+            marks: components["schemas"]["HistoryMark"][];
+            /** @description The requests of the model, or of all, in each step of which something is known, in their order. Other steps are gaps. Empty for a device. */
+            requests: components["schemas"]["RequestPoint"][];
+            /**
+             * Format: int64
+             * @description The length of a step, in seconds.
+             */
+            step_s: number;
+            /**
+             * Format: int64
+             * @description The end, in milliseconds since 1970.
+             */
+            to_ms: number;
         };
         /**
          * @description The filter of a resize, with the support that Pillow gives it.
@@ -2141,6 +2224,64 @@ export interface components {
          * @enum {string}
          */
         RepositoryState: "READY" | "UNAVAILABLE" | "LOADING" | "UNLOADING" | "UNKNOWN";
+        /** @description The requests of a model, or of all, in a step. */
+        RequestPoint: {
+            /**
+             * Format: int64
+             * @description The begin of the step, in milliseconds since 1970.
+             */
+            at_ms: number;
+            /**
+             * Format: double
+             * @description The time of which something is known, in seconds; less than the step where a part of it is a gap. Rates are counts over this time.
+             */
+            covered_s: number;
+            /**
+             * Format: int64
+             * @description The requests that failed, or were lost with their worker.
+             */
+            failed: number;
+            /**
+             * Format: int64
+             * @description The requests that were answered within the SLO.
+             */
+            in_time: number;
+            /**
+             * Format: int64
+             * @description The requests that were answered late, or expired in the queue.
+             */
+            late: number;
+            /**
+             * Format: int64
+             * @description The requests that missed their SLO: those that were late, refused or failed.
+             */
+            missed: number;
+            /**
+             * Format: int64
+             * @description The requests that arrived.
+             */
+            offered: number;
+            /**
+             * Format: double
+             * @description The median latency of the answered requests of the step, in milliseconds, within an eighth; null without one.
+             */
+            p50_ms?: number | null;
+            /**
+             * Format: double
+             * @description The latency that one of a hundred of them exceeded, in milliseconds, within an eighth, or above; null without one.
+             */
+            p99_ms?: number | null;
+            /**
+             * Format: int64
+             * @description The generation of the plan at the end of the step; null before the first.
+             */
+            plan?: number | null;
+            /**
+             * Format: int64
+             * @description The requests that were refused on arrival.
+             */
+            refused: number;
+        };
         /**
          * @description The parts of a request's latency, in milliseconds. Those from `network` on are those of its batch; all that a request did not reach
          *     are 0.

@@ -15,21 +15,16 @@ import type {
   Subject,
 } from "../api/types";
 
-/** The number of seconds of goodput that are kept. */
-export const HISTORY = 1800;
 /** The number of seconds of a model's goodput that are kept. */
 export const MODEL_HISTORY = 120;
 /** The number of events that are kept. */
 export const EVENTS = 1000;
 
-/** One second of the cluster, or of a model. Times are in seconds since 1970, rates in requests per second. */
+/** One second of a model. Times are in seconds since 1970, rates in requests per second. */
 export interface Second {
   at: number;
   offered: number;
   goodput: number;
-  refused: number;
-  late: number;
-  predicted: number;
 }
 
 export interface ClusterState {
@@ -44,7 +39,6 @@ export interface ClusterState {
   minute: GoodputView | null;
   /** Goodput of the last five minutes; null before it was asked for. */
   fiveMinutes: GoodputView | null;
-  history: readonly Second[];
   modelHistory: ReadonlyMap<string, readonly Second[]>;
   /** The newest last. */
   events: readonly EventView[];
@@ -69,7 +63,6 @@ export function fromSnapshot(snapshot: Snapshot, before: ClusterState | null): C
     second: new Map(snapshot.goodput.models.map((model) => [keyOf(model), model])),
     minute: before?.minute ?? null,
     fiveMinutes: before?.fiveMinutes ?? null,
-    history: before?.history ?? [],
     modelHistory: before?.modelHistory ?? new Map(),
     events: before?.events ?? [],
   };
@@ -77,33 +70,19 @@ export function fromSnapshot(snapshot: Snapshot, before: ClusterState | null): C
 
 /** Appends a second of goodput. */
 export function withGoodput(state: ClusterState, goodput: GoodputView, at: number): ClusterState {
-  const total = goodput.total;
-  const point: Second = {
-    at,
-    offered: total.offered_rps,
-    goodput: total.goodput_rps,
-    refused: total.refused_rps,
-    late: total.late_rps,
-    predicted: state.plan?.predicted_goodput_rps ?? 0,
-  };
   const modelHistory = new Map<string, readonly Second[]>();
-  const forecasts = new Map(state.plan?.models.map((forecast) => [keyOf(forecast), forecast]));
   for (const model of goodput.models) {
     const key = keyOf(model);
     const second: Second = {
       at,
       offered: model.offered_rps,
       goodput: model.goodput_rps,
-      refused: model.refused_rps,
-      late: model.late_rps,
-      predicted: forecasts.get(key)?.predicted_goodput_rps ?? 0,
     };
     modelHistory.set(key, appended(state.modelHistory.get(key) ?? [], second, MODEL_HISTORY));
   }
   return {
     ...state,
     second: new Map(goodput.models.map((model) => [keyOf(model), model])),
-    history: appended(state.history, point, HISTORY),
     modelHistory,
   };
 }

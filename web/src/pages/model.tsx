@@ -2,15 +2,17 @@
 
 import { useMemo, useState } from "react";
 import { call, get, getText } from "../api/client";
-import type { Consequences, ModelChange, ModelGoodput, ModelView, RateMode, ReplicaView, RequestView } from "../api/types";
+import type { Consequences, ModelChange, ModelGoodput, ModelView, RateMode, ReplicaView, RequestPoint, RequestView } from "../api/types";
 import { takesFromOthers } from "../consequences";
 import { parseCsv } from "../csv";
 import { bytes, count, fixed, ms, percent, rate } from "../format";
+import { columns, perSecond } from "../history";
 import { keyOf, profilesKey } from "../live/state";
 import { store, useCluster } from "../live/store";
 import { histogram, longestStage, meanStages, shareInTime, tally } from "../requests";
 import { Bars, Lines, type Series } from "../ui/charts";
 import { DryRun } from "../ui/dry-run";
+import { chartMarks, gapsText, Marks, useHistory, WindowPicker } from "../ui/history";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { Card, Confirm, Costs, Empty, Field, Figure, Loading, Modal, NumberField, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, navigate, useRoute } from "../ui/route";
@@ -81,7 +83,7 @@ export function Model({ name }: { name: string }) {
         <Progress model={model} />
         <Figures model={model} minute={minute} />
         <div className="grid stretch">
-          <Goodput model={model} />
+          <Past model={model} />
           <Versions versions={versions} shown={model} />
         </div>
         <Requests model={model} />
@@ -140,18 +142,34 @@ function queueOf(metrics: string, model: ModelView): number | null {
 const GOODPUT: readonly Series[] = [
   { label: "Offered", colour: "c7", value: rate },
   { label: "Goodput", colour: "c0", fill: true, value: rate },
+  { label: "Missed", colour: "bad", value: rate },
   { label: "Predicted", colour: "c1", dash: true, value: rate },
 ];
 
-function Goodput({ model }: { model: ModelView }) {
-  const history = useCluster().modelHistory.get(keyOf(model));
-  const data = useMemo(() => {
-    const seconds = history ?? [];
-    return [seconds.map((s) => s.at), seconds.map((s) => s.offered), seconds.map((s) => s.goodput), seconds.map((s) => s.predicted)] as [number[], ...number[][]];
-  }, [history]);
+const LATENCY: readonly Series[] = [
+  { label: "p50", colour: "c0", value: ms },
+  { label: "p99", colour: "c2", value: ms },
+];
+
+/** The goodput and the latencies of a version in the window of the address. */
+function Past({ model }: { model: ModelView }) {
+  const { plan } = useCluster();
+  const { view, window, range, error } = useHistory({ model: model.name, version: model.version });
+  const predicted = plan?.models.find((f) => keyOf(f) === keyOf(model))?.predicted_goodput_rps ?? null;
+  const goodput = useMemo(() => {
+    const of = (value: (p: RequestPoint) => number) => (p: RequestPoint) => perSecond(value(p), p);
+    // What was predicted is known of the present plan alone.
+    return columns(view.requests, view.step_s, [of((p) => p.offered), of((p) => p.in_time), of((p) => p.missed), (p) => (p.plan !== null && p.plan === plan?.generation ? predicted : null)]);
+  }, [view, plan, predicted]);
+  const latency = useMemo(() => columns(view.requests, view.step_s, [(p) => p.p50_ms ?? null, (p) => p.p99_ms ?? null]), [view]);
+  const marks = useMemo(() => chartMarks(view.marks), [view]);
+  const shared = { x: "time", height: 170, range, marks } as const;
   return (
-    <Card className="w7" title="Goodput" note="the last two minutes">
-      <Lines label={`Goodput of ${keyOf(model)} over the last two minutes`} data={data} series={GOODPUT} unit="requests/s" x="time" height={200} />
+    <Card className="w7" title="Goodput and latency" note={gapsText(goodput.gaps)} actions={<WindowPicker window={window} />}>
+      <Problem text={error} />
+      <Lines label={`Goodput of ${keyOf(model)} over time`} data={goodput.data} series={GOODPUT} unit="requests/s" {...shared} />
+      <Lines label={`Latency of ${keyOf(model)} over time, with the SLO`} data={latency.data} series={LATENCY} unit="ms" limit={{ value: model.slo_ms, label: `SLO ${ms(model.slo_ms)}` }} {...shared} />
+      <Marks marks={view.marks} />
     </Card>
   );
 }

@@ -2,13 +2,15 @@
 
 import { useMemo } from "react";
 import { call, get } from "../api/client";
-import type { Finding, ModelGoodput, PlanPreview, RequestView, Subject } from "../api/types";
+import type { Finding, ModelGoodput, PlanPreview, RequestPoint, RequestView } from "../api/types";
 import { clock, count, ms, percent, rate } from "../format";
+import { columns, perSecond, sinceOf } from "../history";
 import { type ClusterState, findingKey, keyOf } from "../live/state";
 import { useCluster } from "../live/store";
 import { Lines, type Series } from "../ui/charts";
+import { chartMarks, gapsText, Marks, useHistory, WindowPicker } from "../ui/history";
 import { useLoaded } from "../ui/hooks";
-import { Card, Empty, Figure, Meter, Page, State, type Tone } from "../ui/parts";
+import { Card, Empty, Figure, Meter, Page, Problem, State, type Tone } from "../ui/parts";
 import { shareInTime } from "../requests";
 import { href, modelHref } from "../ui/route";
 import { type Column, Table } from "../ui/table";
@@ -46,14 +48,16 @@ export function Overview() {
 
 const toneOfShare = (share: number): Tone => (share >= TARGET ? "good" : share >= 0.9 ? "warn" : "bad");
 
-function subjectHref(subject: Subject | null | undefined): string | null {
+/** The page of what a finding is about, whose charts begin before the finding did. */
+function subjectHref({ subject, since_ms }: Finding): string | null {
   if (!subject) return null;
+  const since = since_ms == null ? undefined : sinceOf(since_ms);
   if ("model" in subject) {
     const [name, version] = subject.model.split(":");
-    return modelHref(name ?? subject.model, Number(version));
+    return href(["models", name ?? subject.model], { version, since });
   }
   if ("node" in subject) return href(["placement"], { node: subject.node });
-  if ("device" in subject) return href(["placement"], { device: subject.device });
+  if ("device" in subject) return href(["placement"], { device: subject.device, since });
   if ("plan" in subject) return href(["plans"], { plan: subject.plan });
   return href(["placement"]);
 }
@@ -85,7 +89,7 @@ function Findings({ cluster }: { cluster: ClusterState }) {
 const SEVERITY: Record<Finding["severity"], Tone> = { critical: "bad", warning: "warn", info: "busy" };
 
 function FindingCard({ finding }: { finding: Finding }) {
-  const target = subjectHref(finding.subject);
+  const target = subjectHref(finding);
   const tryOut = finding.cure?.preview;
   return (
     <article className={`finding ${finding.severity}`}>
@@ -124,18 +128,24 @@ const SERIES: readonly Series[] = [
 ];
 
 function GoodputCard({ cluster }: { cluster: ClusterState }) {
-  const { history } = cluster;
+  const { view, window, range, error } = useHistory({});
+  const { plan } = cluster;
   // The bound of a preview that changes nothing; it is another one with every plan.
-  const planned = cluster.plan !== null && cluster.plan.replicas.length > 0;
-  const preview = useLoaded(`bound ${planned} ${cluster.plan?.generation}`, async (signal) => (planned ? call<PlanPreview>("POST", "/v1/plans/preview", {}, signal) : null));
+  const planned = plan !== null && plan.replicas.length > 0;
+  const preview = useLoaded(`bound ${planned} ${plan?.generation}`, async (signal) => (planned ? call<PlanPreview>("POST", "/v1/plans/preview", {}, signal) : null));
   const ideal = preview.data?.bound_rps ?? null;
-  const data = useMemo(() => {
-    const column = (of: (second: (typeof history)[number]) => number | null) => history.map(of);
-    return [column((s) => s.at), column((s) => s.offered), column((s) => s.goodput), column((s) => s.predicted), column(() => ideal), column((s) => s.late), column((s) => s.refused)] as [number[], ...(number | null)[][]];
-  }, [history, ideal]);
+  const { data, gaps } = useMemo(() => {
+    // What was predicted is known of the present plan alone.
+    const ofPlan = (value: number | null) => (p: RequestPoint) => (p.plan !== null && p.plan === plan?.generation ? value : null);
+    const of = (value: (p: RequestPoint) => number) => (p: RequestPoint) => perSecond(value(p), p);
+    return columns(view.requests, view.step_s, [of((p) => p.offered), of((p) => p.in_time), ofPlan(plan?.predicted_goodput_rps ?? null), ofPlan(ideal), of((p) => p.late), of((p) => p.refused)]);
+  }, [view, plan, ideal]);
+  const marks = useMemo(() => chartMarks(view.marks), [view]);
   return (
-    <Card className="w8" title="Goodput" note="every second since this tab was opened, at most 30 minutes">
-      <Lines label="Goodput, offered rate, predicted and ideal goodput, late and refused requests per second over time" data={data} series={SERIES} unit="requests/s" x="time" height={300} />
+    <Card className="w8" title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} />}>
+      <Problem text={error} />
+      <Lines label="Goodput, offered rate, predicted and ideal goodput, late and refused requests per second over time" data={data} series={SERIES} unit="requests/s" x="time" height={300} range={range} marks={marks} />
+      <Marks marks={view.marks} />
     </Card>
   );
 }

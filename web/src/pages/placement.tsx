@@ -4,11 +4,14 @@ import { useEffect, useMemo, useState } from "react";
 import { call, getText } from "../api/client";
 import type { Consequences, NodeView } from "../api/types";
 import { parseCsv } from "../csv";
-import { ago, bytes, count, fixed, rate } from "../format";
+import { ago, bytes, count, fixed, percent, rate } from "../format";
+import { columns } from "../history";
 import { keyOf, profilesKey } from "../live/state";
 import { useCluster } from "../live/store";
 import { hueOf, placed, type PlacedReplica, type Profiles, profilesOf } from "../placement";
+import { Lines, type Series } from "../ui/charts";
 import { DryRun } from "../ui/dry-run";
+import { chartMarks, gapsText, Marks, useHistory, WindowPicker } from "../ui/history";
 import { useAction, useLoaded, useMayChange } from "../ui/hooks";
 import { PlacementMap } from "../ui/map";
 import { Card, Confirm, Empty, Page, Problem, State } from "../ui/parts";
@@ -73,9 +76,34 @@ export function Placement() {
         <Card>
           <PlacementMap devices={devices} picked={picked} onPick={pick} marked={marked} detail={detail} />
         </Card>
+        {marked !== null && devices.some(({ device }) => device.id === marked) && <DevicePast device={marked} />}
         <Nodes />
       </div>
     </Page>
+  );
+}
+
+const DEVICE: readonly Series[] = [
+  { label: "Compute time of batches", colour: "c0", fill: true, value: (value) => percent(value, 0) },
+  { label: "Utilisation as its node reads it", colour: "c2", value: (value) => percent(value, 0) },
+];
+
+const MEMORY: readonly Series[] = [{ label: "Memory of workers", colour: "c3", fill: true, value: (value) => bytes(value * 2 ** 30) }];
+
+/** How busy a device was in the window of the address. */
+function DevicePast({ device }: { device: string }) {
+  const { view, window, range, error } = useHistory({ device });
+  const busy = useMemo(() => columns(view.device, view.step_s, [(p) => p.busy, (p) => p.utilization ?? null]), [view]);
+  const memory = useMemo(() => columns(view.device, view.step_s, [(p) => p.memory_bytes / 2 ** 30]), [view]);
+  const marks = useMemo(() => chartMarks(view.marks), [view]);
+  const shared = { x: "time", height: 150, range, marks } as const;
+  return (
+    <Card title={`Device ${device}`} note={gapsText(busy.gaps)} actions={<WindowPicker window={window} />}>
+      <Problem text={error} />
+      <Lines label={`Part of the time for which ${device} computed`} data={busy.data} series={DEVICE} unit="of the time" limit={{ value: 1, label: "all of the time" }} {...shared} />
+      <Lines label={`Memory of the workers on ${device}`} data={memory.data} series={MEMORY} unit="GiB" {...shared} />
+      <Marks marks={view.marks} />
+    </Card>
   );
 }
 

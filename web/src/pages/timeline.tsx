@@ -5,9 +5,11 @@ import { get } from "../api/client";
 import type { AuditEntry, EventView } from "../api/types";
 import { actorText, changeText } from "../audit";
 import { clock, count, dateAndTime, rate, span } from "../format";
+import { columns, perSecond } from "../history";
 import { subjectText } from "../live/state";
 import { useCluster } from "../live/store";
 import { Lines, type Series } from "../ui/charts";
+import { chartMarks, gapsText, useHistory, WindowPicker } from "../ui/history";
 import { useLoaded } from "../ui/hooks";
 import { Card, Empty, Loading, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, useRoute } from "../ui/route";
@@ -63,11 +65,14 @@ function Events() {
     return [...byId.values()].sort((a, b) => a.id - b.id);
   }, [earlier.data, cluster.events]);
   const lines = useMemo(() => linesOf(events, level, search.toLowerCase().split(/\s+/).filter(Boolean)), [events, level, search]);
-  const data = useMemo(() => [cluster.history.map((s) => s.at), cluster.history.map((s) => s.offered), cluster.history.map((s) => s.goodput)] as [number[], ...number[][]], [cluster.history]);
+  const { view, window, range, error } = useHistory({});
+  const { data, gaps } = useMemo(() => columns(view.requests, view.step_s, [(p) => perSecond(p.offered, p), (p) => perSecond(p.in_time, p)]), [view]);
+  const marks = useMemo(() => chartMarks(view.marks), [view]);
   return (
     <div className="stack">
-      <Card title="Goodput" note="while this tab has been open">
-        <Lines label="Goodput while this tab has been open" data={data} series={SERIES} unit="requests/s" x="time" height={130} />
+      <Card title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} />}>
+        <Problem text={error} />
+        <Lines label="Goodput over time" data={data} series={SERIES} unit="requests/s" x="time" height={130} range={range} marks={marks} />
       </Card>
       <Card
         title="Events"

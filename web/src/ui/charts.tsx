@@ -28,19 +28,33 @@ interface LinesProps {
   height?: number;
   /** A horizontal line, such as an SLO. */
   limit?: { value: number; label: string };
+  /** The begin and the end of the x axis; those of the data if absent. */
+  range?: Range;
+  /** Vertical lines at times in seconds. */
+  marks?: readonly Mark[];
+}
+
+export type Range = readonly [number, number];
+
+export interface Mark {
+  at: number;
+  /** A custom property of the style sheet. */
+  colour: string;
 }
 
 /** The steps between the ticks of a time axis, in seconds. */
-const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600];
+const SECONDS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14_400, 21_600];
 
 /** A chart of lines over time or over a number. */
-export const Lines = memo(function Lines({ label, data, series, unit, x, xValue, height = 240, limit }: LinesProps) {
+export const Lines = memo(function Lines({ label, data, series, unit, x, xValue, height = 240, limit, range, marks }: LinesProps) {
   const theme = useTheme();
   const [measure, size] = useSize<HTMLDivElement>();
   const host = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | null>(null);
   const latest = useRef(data);
   latest.current = data;
+  const given = useRef({ range, marks });
+  given.current = { range, marks };
   const shape = JSON.stringify([series.map((s) => [s.label, s.colour, s.dash, s.fill, s.points]), unit, x, limit, height, theme]);
   const ready = size.width > 0;
   useEffect(() => {
@@ -56,7 +70,7 @@ export const Lines = memo(function Lines({ label, data, series, unit, x, xValue,
       padding: [12, 12, 0, 0],
       legend: { live: true },
       cursor: { y: false, drag: { x: false, y: false } },
-      scales: { x: { time: timed }, y: { range: (_, __, max) => [0, Math.max(max, limit?.value ?? 0, 1e-3) * 1.08] } },
+      scales: { x: { time: timed, ...(range && { range: (_: uPlot, min: number, max: number) => [...(given.current.range ?? [min, max])] as [number, number] }) }, y: { range: (_, __, max) => [0, Math.max(max, limit?.value ?? 0, 1e-3) * 1.08] } },
       axes: [
         timed ? { ...axis, values: (_, ticks) => ticks.map((t) => clock(t * 1000)), space: 90, size: 30, incrs: SECONDS } : { ...axis, label: x, size: 28 },
         { ...axis, label: unit, size: 56 },
@@ -75,26 +89,7 @@ export const Lines = memo(function Lines({ label, data, series, unit, x, xValue,
       ],
       hooks: {
         setCursor: [(u) => (u.cursor.left ?? -1) < 0 && showLast(u)],
-        draw: limit
-          ? [
-              (u) => {
-                const y = u.valToPos(limit.value, "y", true);
-                const { left, width } = u.bbox;
-                u.ctx.save();
-                u.ctx.strokeStyle = colour("bad");
-                u.ctx.fillStyle = colour("bad");
-                u.ctx.setLineDash([4, 4]);
-                u.ctx.beginPath();
-                u.ctx.moveTo(left, y);
-                u.ctx.lineTo(left + width, y);
-                u.ctx.stroke();
-                u.ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
-                u.ctx.textAlign = "right";
-                u.ctx.fillText(limit.label, left + width - 4, y - 5);
-                u.ctx.restore();
-              },
-            ]
-          : [],
+        draw: [(u) => drawMarks(u, given.current.marks ?? []), (u) => limit && drawLimit(u, limit)],
       },
     };
     plot.current = new uPlot(options, latest.current, host.current);
@@ -112,13 +107,46 @@ export const Lines = memo(function Lines({ label, data, series, unit, x, xValue,
     if (!plot.current) return;
     plot.current.setData(data);
     showLast(plot.current);
-  }, [data]);
+  }, [data, range?.[0], range?.[1], marks]);
   return (
     <div className="chart" ref={measure} role="img" aria-label={label} style={{ minHeight: height + 34 }}>
       <div ref={host} />
     </div>
   );
 });
+
+function drawLimit(plot: uPlot, limit: { value: number; label: string }): void {
+  const y = plot.valToPos(limit.value, "y", true);
+  const { left, width } = plot.bbox;
+  plot.ctx.save();
+  plot.ctx.strokeStyle = colour("bad");
+  plot.ctx.fillStyle = colour("bad");
+  plot.ctx.setLineDash([4, 4]);
+  plot.ctx.beginPath();
+  plot.ctx.moveTo(left, y);
+  plot.ctx.lineTo(left + width, y);
+  plot.ctx.stroke();
+  plot.ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  plot.ctx.textAlign = "right";
+  plot.ctx.fillText(limit.label, left + width - 4, y - 5);
+  plot.ctx.restore();
+}
+
+function drawMarks(plot: uPlot, marks: readonly Mark[]): void {
+  const { left, top, width, height } = plot.bbox;
+  plot.ctx.save();
+  plot.ctx.setLineDash([2, 3]);
+  for (const mark of marks) {
+    const x = plot.valToPos(mark.at, "x", true);
+    if (x < left || x > left + width) continue;
+    plot.ctx.strokeStyle = colour(mark.colour);
+    plot.ctx.beginPath();
+    plot.ctx.moveTo(x, top);
+    plot.ctx.lineTo(x, top + height);
+    plot.ctx.stroke();
+  }
+  plot.ctx.restore();
+}
 
 /** Shows the newest values in the legend while nothing is pointed at. */
 function showLast(plot: uPlot): void {

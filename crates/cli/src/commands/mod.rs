@@ -9,6 +9,7 @@ mod dashboard;
 mod doctor;
 mod events;
 mod export;
+mod history;
 mod import;
 mod infer;
 mod keys;
@@ -80,6 +81,8 @@ pub(crate) enum Command {
     Findings(events::FindingsArgs),
     /// Show what went wrong since the gateway's start, from when to when, and what began it
     Incidents(events::IncidentsArgs),
+    /// Show the last day of a model, a device or all models
+    History(history::HistoryArgs),
     /// Examine this machine and the cluster, and say what is wrong and how to mend it
     Doctor(doctor::DoctorArgs),
     /// Open the dashboard in the browser, signed in
@@ -118,6 +121,7 @@ impl Command {
             Self::Audit(args) => args.run(context).await,
             Self::Findings(args) => args.run(context).await,
             Self::Incidents(args) => args.run(context).await,
+            Self::History(args) => args.run(context).await,
             Self::Doctor(args) => args.run(context).await,
             Self::Dashboard(args) => args.run(context).await,
             Self::Requests(args) => args.run(context).await,

@@ -9,6 +9,7 @@ mod dashboard;
 mod doctor;
 mod errors;
 mod events;
+mod history;
 mod image;
 mod infer;
 mod keys;

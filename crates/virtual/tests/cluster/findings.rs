@@ -338,6 +338,39 @@ fn a_process_that_was_killed_is_an_incident_with_its_models_and_what_it_cost() {
 }
 
 #[test]
+fn a_process_that_hangs_is_one_incident_with_all_models_since_the_batch_that_hung() {
+    let mut cluster = pool_cluster(20.0);
+    let node: NodeName = "n".parse().unwrap();
+    let device = Subject::Device("n/sim0".parse().unwrap());
+    let begin = cluster.now;
+    for member in 0..10 {
+        cluster.stop_worker(&node, member, Duration::from_secs(18));
+    }
+    cluster.run_for(Duration::from_secs(16));
+    // The link of one member ends first.
+    cluster.kill_worker(&node, 0);
+    cluster.run_until("it is found", MINUTE, |c| {
+        finding(c, Problem::WorkerEnded, &device).is_some()
+    });
+    let found = finding(&cluster, Problem::WorkerEnded, &device).unwrap();
+    assert!(found.since <= begin && found.since + Duration::from_secs(5) > begin);
+    let text = &found.text;
+    assert!(text.contains("5 more answered nothing and ended"), "{text}");
+    assert_eq!(found.victims.len(), 10);
+    for finding in cluster.controller().findings() {
+        assert_eq!(finding.root(), &device, "{finding:?}");
+    }
+    let all = incidents(&cluster);
+    let present = all.iter().filter(|incident| incident.end.is_none());
+    let present: Vec<_> = present.collect();
+    let [incident] = present[..] else {
+        panic!("{present:#?}");
+    };
+    assert_eq!(incident.root, device);
+    assert!(incident.since <= begin && incident.since + Duration::from_secs(5) > begin);
+}
+
+#[test]
 fn what_misses_without_a_reason_of_its_own_is_not_laid_to_chance_in_its_load() {
     let mut cluster = pool_cluster(3.0);
     let node: NodeName = "n".parse().unwrap();

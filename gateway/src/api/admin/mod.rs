@@ -11,6 +11,7 @@ mod dashboard;
 mod document;
 mod errors;
 mod events;
+mod history;
 mod keys;
 mod models;
 mod node_tokens;
@@ -68,6 +69,7 @@ use crate::{
     controller::Controller,
     driver::DataPlane,
     events::{EventLog, Findings},
+    history::HistoryLog,
     ip_network::IpNetwork,
     keys::Keyring,
     memory::MemoryBudget,
@@ -113,6 +115,8 @@ pub struct Admin {
     pub events: EventLog,
     /// The findings of the cluster.
     pub findings: Findings,
+    /// The last day of all models and devices.
+    pub history: HistoryLog,
     /// The stored model files.
     pub artifacts: ArtifactFiles,
     /// The database, for the history of plans.
@@ -304,6 +308,7 @@ fn admin_routes(memory: &MemoryBudget) -> OpenApiRouter<Admin> {
         .routes(routes!(plans::preview))
         .routes(routes!(plans::policy, plans::change_policy))
         .routes(routes!(plans::goodput))
+        .routes(routes!(history::show))
         .routes(routes!(backup::download))
         .routes(routes!(events::stream))
         .routes(routes!(events::findings))

@@ -8,6 +8,7 @@ mod consequences;
 mod dashboard;
 mod events;
 mod findings;
+mod history;
 mod keys;
 mod models;
 mod openapi;

@@ -1,0 +1,85 @@
+/** What charts of the past have in common: what is loaded, the choice of the time window, and the list of marks. */
+
+import { ApiError, get } from "../api/client";
+import type { HistoryMark, HistoryView } from "../api/types";
+import { count } from "../format";
+import { KINDS, markTime, rangeOf, type Window, WINDOWS, windowOf } from "../history";
+import type { Mark, Range } from "./charts";
+import { useLoaded } from "./hooks";
+import { href, useRoute } from "./route";
+
+/** The time in milliseconds between two readings of the newest points. */
+const REFRESH = 10_000;
+
+export interface History {
+  view: HistoryView;
+  window: Window;
+  /** The begin and the end of the window, in seconds since 1970. */
+  range: Range;
+  error: string | null;
+}
+
+const NONE: HistoryView = { from_ms: 0, to_ms: 0, step_s: 10, known_from_ms: null, requests: [], device: [], marks: [] };
+
+/** Loads the history of a model, of a device or of all models, in the window of the address. */
+export function useHistory(which: { model?: string; version?: number; device?: string }): History {
+  const window = windowOf(useRoute().query);
+  const given = Object.entries(which).filter(([, value]) => value !== undefined);
+  const query = new URLSearchParams([...given.map(([key, value]) => [key, String(value)]), ["from_ms", String(window.from)]]);
+  const path = `/v1/history?${query}`;
+  const loaded = useLoaded(
+    path,
+    async (signal) => {
+      try {
+        return await get<HistoryView>(path, signal);
+      } catch (error) {
+        // Nothing is known of it yet.
+        if (error instanceof ApiError && error.status === 404) return { ...NONE, to_ms: Date.now() };
+        throw error;
+      }
+    },
+    REFRESH,
+  );
+  const view = loaded.data ?? NONE;
+  return { view, window, range: rangeOf(window, view.to_ms || Date.now(), view.known_from_ms ?? null), error: loaded.error };
+}
+
+/** Links to the same page with another window. */
+export function WindowPicker({ window }: { window: Window }) {
+  const { path, query } = useRoute();
+  const others = Object.fromEntries([...query].filter(([key]) => key !== "window" && key !== "since"));
+  return (
+    <div className="windows" role="group" aria-label="Time window">
+      {Object.keys(WINDOWS).map((name) => (
+        <a key={name} href={href(path, { ...others, window: name })} aria-current={window.name === name ? "true" : undefined}>
+          {name.replace("h", " h")}
+        </a>
+      ))}
+      {window.name === null && <span aria-current="true">since {markTime(window.from, Date.now())}</span>}
+    </div>
+  );
+}
+
+/** The marks as a chart draws them. */
+export const chartMarks = (marks: readonly HistoryMark[]): Mark[] => marks.map((mark) => ({ at: mark.at_ms / 1000, colour: KINDS[mark.kind].colour }));
+
+/** What a chart says of its gaps. */
+export const gapsText = (gaps: number): string => (gaps === 0 ? "" : `${count(gaps, "gap")}: the gateway was down, or nothing is known`);
+
+/** The marks of a chart as text. */
+export function Marks({ marks }: { marks: readonly HistoryMark[] }) {
+  if (marks.length === 0) return null;
+  const now = Date.now();
+  return (
+    <details className="marks">
+      <summary>{count(marks.length, "mark")}: plans, versions and incidents</summary>
+      <ul>
+        {[...marks].reverse().map((mark, i) => (
+          <li key={i}>
+            <time dateTime={new Date(mark.at_ms).toISOString()}>{markTime(mark.at_ms, now)}</time> {KINDS[mark.kind].label}: {mark.text}
+          </li>
+        ))}
+      </ul>
+    </details>
+  );
+}
