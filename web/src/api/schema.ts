@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 8627df7532bc85393be62e5c8293a3c65dd5ace6e9c35c182a8f6a09f2c436f0) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 4bae5a870528db8a2eddc77d374e048996afda2fdd698b01dd0ee4ded8cd53d3) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -403,6 +403,18 @@ export interface components {
          * @enum {string}
          */
         Channels: "RGB" | "BGR";
+        /** @description The way from a row of scores to its best classes. */
+        Classes: {
+            /** @description The names of the classes, in the order of the output. */
+            labels?: string[];
+            /** @description True if the scores of classes are the softmax of the output's rows, which are then logits. */
+            softmax?: boolean;
+            /**
+             * Format: int32
+             * @description The number of classes that a request without JSON is answered.
+             */
+            top_k: number;
+        };
         /** @description A model from which a change takes a part of its planned goodput. */
         Consequence: {
             /**
@@ -551,6 +563,11 @@ export interface components {
             /** @description The discipline's name. */
             name: string;
         };
+        /** @description A document. */
+        Document: string | {
+            /** @description The text. */
+            text: string;
+        };
         /** @description A rewriting that a worker does without. */
         DroppedRewriting: {
             /** @description The difference of its answers, as text for people. */
@@ -578,6 +595,48 @@ export interface components {
         };
         /** @description The batching configuration in [`ModelConfig`], which is an empty object. */
         DynamicBatching: Record<string, never>;
+        /** @description The way from a row of numbers to an embedding. */
+        Embedding: {
+            /** @description True if the vector is brought to the length of one. */
+            normalize?: boolean;
+            pool?: components["schemas"]["Pool"] | null;
+        };
+        /** @description An embedding. */
+        EmbeddingItem: {
+            /** @description The numbers. */
+            embedding: unknown;
+            /** @description The index of the text. */
+            index: number;
+            /** @description The word `embedding`. */
+            object: string;
+        };
+        /** @description Embeddings of texts. */
+        EmbeddingsAnswer: {
+            /** @description The embeddings, in the order of the texts. */
+            data: components["schemas"]["EmbeddingItem"][];
+            /** @description The model. */
+            model: string;
+            /** @description The word `list`. */
+            object: string;
+            /** @description The tokens that were counted. */
+            usage: components["schemas"]["Usage"];
+        };
+        /** @description A request for embeddings. Further fields are not looked at. */
+        EmbeddingsRequest: {
+            /** @description The number of dimensions that are left of each embedding, which is brought to the length of one again. */
+            dimensions?: number | null;
+            /** @description The form of the embeddings. */
+            encoding_format?: components["schemas"]["EncodingFormat"];
+            /** @description A text, or a list of at most 2048 texts. */
+            input: unknown;
+            /** @description The model, as `NAME` or `NAME:VERSION`. */
+            model: string;
+        };
+        /**
+         * @description The form of an embedding in an answer.
+         * @enum {string}
+         */
+        EncodingFormat: "float" | "base64";
         /**
          * @description The way in which a request ended.
          * @enum {string}
@@ -587,6 +646,16 @@ export interface components {
         ErrorBody: {
             /** @description The error message. It names the field and its limit. */
             error: string;
+        };
+        ErrorItem: {
+            /** @description The word `model_not_found` if there is no such model. */
+            code?: string | null;
+            /** @description What is wrong. */
+            message: string;
+            /** @description Nothing: the message names the field. */
+            param?: string | null;
+            /** @description The kind of error. */
+            type: string;
         };
         /**
          * @description The kind of a change: the name of its event in the stream.
@@ -1005,6 +1074,28 @@ export interface components {
             queue: components["schemas"]["DurationStatistics"];
             /** @description The time of answered requests, from arrival to answer. */
             success: components["schemas"]["DurationStatistics"];
+        };
+        /** @description A model that takes texts. */
+        Info: {
+            /** @description True if texts that are too long are cut. */
+            auto_truncate: boolean;
+            /** @description The most texts of a call. */
+            max_client_batch_size: number;
+            /**
+             * Format: int32
+             * @description The most tokens of a text.
+             */
+            max_input_length: number;
+            /** @description The datatype of the output. */
+            model_dtype: string;
+            /** @description The model's name. */
+            model_id: string;
+            /** @description The version. */
+            model_sha: string;
+            /** @description What it is for. */
+            model_type: unknown;
+            /** @description The version of the gateway. */
+            version: string;
         };
         /** @description The result of an inspection that has ended. */
         InspectionResult: {
@@ -1627,6 +1718,11 @@ export interface components {
             /** @description The node's state. */
             state: components["schemas"]["NodeState"];
         };
+        /** @description An error in the form of this API. */
+        OpenAiError: {
+            /** @description The error. */
+            error: components["schemas"]["ErrorItem"];
+        };
         /** @description The padding by which requests of different sizes along one axis share a batch: the shorter ones are filled up at their end. */
         Padding: {
             /** @description The padded axis, counted with the batch dimension; not 0. */
@@ -1902,18 +1998,13 @@ export interface components {
             /** @description The placement policy. */
             policy: string;
         };
-        /** @description The way from an output to what clients want: the best classes of each row. */
-        Postprocess: {
-            /** @description The names of the classes, in the order of the output. */
-            labels?: string[];
-            /** @description True if the scores of classes are the softmax of the output's rows, which are then logits. */
-            softmax?: boolean;
-            /**
-             * Format: int32
-             * @description The number of classes that a request without JSON is answered.
-             */
-            top_k: number;
-        };
+        /**
+         * @description The way from the vectors of a text's tokens to one.
+         * @enum {string}
+         */
+        Pool: "mean" | "cls" | "last";
+        /** @description The way from an output to what clients want. */
+        Postprocess: components["schemas"]["Classes"] | components["schemas"]["Embedding"];
         /** @description The goodput of a model, predicted for the requests that arrived, and observed. Each request counts as many times as it has rows. */
         PredictedGoodputView: {
             /**
@@ -1938,11 +2029,24 @@ export interface components {
              */
             predicted_rps: number;
         };
+        /** @description A class of a text. */
+        Prediction: {
+            /** @description The name of the class, or `LABEL_` and its index. */
+            label: string;
+            /**
+             * Format: double
+             * @description The score.
+             */
+            score: number;
+        };
         /** @description The way from what a client has to an input. */
-        Preprocess: components["schemas"]["ImagePreprocess"] & {
+        Preprocess: (components["schemas"]["ImagePreprocess"] & {
             /** @enum {string} */
             kind: "image";
-        };
+        }) | (components["schemas"]["TextPreprocess"] & {
+            /** @enum {string} */
+            kind: "text";
+        });
         /** @description Devices to add or to take away. */
         PreviewDevices: {
             /**
@@ -2066,6 +2170,58 @@ export interface components {
              * @description The newest version.
              */
             last: number;
+        };
+        /** @description The rank of a text. */
+        Rank: {
+            /** @description The index of the text. */
+            index: number;
+            /**
+             * Format: double
+             * @description The score.
+             */
+            score: number;
+            /** @description The text, if it is wanted. */
+            text?: string | null;
+        };
+        /** @description The ranks of documents. */
+        RankAnswer: {
+            /** @description The id of the request. */
+            id: string;
+            /** @description The model. */
+            model: string;
+            /** @description The ranks, the best first. */
+            results: components["schemas"]["RankItem"][];
+            /** @description The tokens that were counted. */
+            usage: components["schemas"]["RankUsage"];
+        };
+        /** @description The rank of a document. */
+        RankItem: {
+            document?: components["schemas"]["Document"] | null;
+            /** @description The index of the document. */
+            index: number;
+            /**
+             * Format: double
+             * @description The score, 0 to 1.
+             */
+            relevance_score: number;
+        };
+        /** @description A request for the ranks of documents by a query. Further fields are not looked at. */
+        RankRequest: {
+            /** @description At most 2048 documents: texts, or objects with a field `text`. */
+            documents: components["schemas"]["Document"][];
+            /** @description The model, as `NAME` or `NAME:VERSION`. */
+            model: string;
+            /** @description The query. */
+            query: string;
+            /** @description True to have the documents in the answer. */
+            return_documents?: boolean;
+            /** @description The most documents in the answer. */
+            top_n?: number | null;
+        };
+        /** @description The tokens of a call. */
+        RankUsage: {
+            /** @description The tokens of all pairs of query and document. */
+            total_tokens: number;
         };
         /**
          * @description The part that a model's reserved rate has beside the measured one in the rate that placement plans for.
@@ -2386,6 +2542,19 @@ export interface components {
              */
             version: number;
         };
+        /** @description A request for the ranks of texts by a query. */
+        RerankRequest: {
+            /** @description The query. */
+            query: string;
+            /** @description True for the number of the output in place of its sigmoid. */
+            raw_scores?: boolean;
+            /** @description True to have the texts in the answer. */
+            return_text?: boolean;
+            /** @description At most 2048 texts. */
+            texts: string[];
+            /** @description True to cut texts that are too long, false to refuse them; by default as the model's registration says. */
+            truncate?: boolean | null;
+        };
         /**
          * @description The place of a model's weights.
          * @enum {string}
@@ -2531,6 +2700,13 @@ export interface components {
              */
             offset: number;
         };
+        /** @description An error in the form of these routes. */
+        TeiError: {
+            /** @description What is wrong. */
+            error: string;
+            /** @description The kind of error. */
+            error_type: string;
+        };
         /** @description An input or output in [`ModelConfig`]. */
         TensorConfig: {
             /** @description The tensor's element type in the configuration's spelling: `TYPE_FP32`. */
@@ -2578,6 +2754,44 @@ export interface components {
             shape: number[];
             typical_shape?: components["schemas"]["TypicalShapes"] | null;
         };
+        /** @description The way from a text to rows of inputs: the numbers of its tokens, and what a model wants to know of each. */
+        TextPreprocess: {
+            /** @description What each input of the model is filled with, by its name. */
+            inputs: {
+                [key: string]: components["schemas"]["TokenTensor"];
+            };
+            /**
+             * Format: int32
+             * @description The most tokens of a text, with those that the tokenizer adds.
+             */
+            max_length: number;
+            /**
+             * @description The file that cuts a text into tokens, of Hugging Face's format `tokenizer.json`: the digest of a stored file. A file `model.json` has its path
+             *     beside it, and the command line stores it.
+             * @example sha256:0123…
+             */
+            tokenizer: string;
+            /** @description True if a longer text is cut at its end. It is refused otherwise. */
+            truncate?: boolean;
+        };
+        /** @description A request for embeddings or classes of texts. Further fields are not looked at. */
+        TextsRequest: {
+            /** @description The number of dimensions that are left of each embedding, which is brought to the length of one again. */
+            dimensions?: number | null;
+            /** @description A text, or a list of at most 2048 texts. */
+            inputs: unknown;
+            /** @description True to bring embeddings to the length of one, false not to; by default as the model's registration says. */
+            normalize?: boolean | null;
+            /** @description True for the numbers of the output in place of their softmax. */
+            raw_scores?: boolean;
+            /** @description True to cut texts that are too long, false to refuse them; by default as the model's registration says. */
+            truncate?: boolean | null;
+        };
+        /**
+         * @description A property of tokens that an input is filled with.
+         * @enum {string}
+         */
+        TokenTensor: "ids" | "mask" | "type_ids";
         /** @description The goodput of all models together in a time window. */
         TotalGoodput: {
             /**
@@ -2631,6 +2845,13 @@ export interface components {
         };
         /** @description The usual shapes of an input: one, or several with weights. */
         TypicalShapes: number[] | components["schemas"]["WeightedShape"][];
+        /** @description The tokens of a call. */
+        Usage: {
+            /** @description The tokens of all texts, with those that the tokenizer adds. */
+            prompt_tokens: number;
+            /** @description The same. */
+            total_tokens: number;
+        };
         /**
          * @description The comparison of a program's answers to random inputs, as its worker has rewritten it to be fast, with those of the program as it is in its
          *     file.
