@@ -76,7 +76,7 @@ impl Drop for InUse {
     fn drop(&mut self) {
         // Whoever wanted it to leave meanwhile has not had it leave.
         if self.0.in_use.fetch_sub(1, Relaxed) == 1 && self.0.is_warm() {
-            self.0.residency.cool_now();
+            self.0.residency.cool_now(None);
         }
     }
 }
@@ -187,7 +187,7 @@ impl Residency {
         if !self.fits(0) {
             member.program.park();
         }
-        let gone = self.cool(&members);
+        let gone = self.cool(&members, None);
         drop(members);
         gone.tell();
         member
@@ -216,7 +216,7 @@ impl Residency {
     ) -> (bool, Gone) {
         let mut gone = Gone::default();
         let room = self.park_until(members, bytes, except, &mut gone.members);
-        (room, gone.and(self.cool(members)))
+        (room, gone.and(self.cool(members, except)))
     }
 
     fn park_until(
@@ -250,13 +250,19 @@ impl Residency {
         false
     }
 
-    /// Has programs leave memory, those first that were used least recently, until the warm ones have no more than they may.
-    fn cool(&self, members: &BTreeMap<ReplicaId, Arc<MemberWeights>>) -> Gone {
+    /// Has programs leave memory, those first that were used least recently, until the warm ones have no more than they may. One that comes to the device
+    /// next is none of them.
+    fn cool(
+        &self,
+        members: &BTreeMap<ReplicaId, Arc<MemberWeights>>,
+        wanted: Option<ReplicaId>,
+    ) -> Gone {
         let mut gone = Gone::default();
         let Some(limit) = self.warm_limit else {
             return gone;
         };
-        let warm = members.values().filter(|member| member.is_warm());
+        let others = { members.values() }.filter(|member| Some(member.replica) != wanted);
+        let warm = others.filter(|member| member.is_warm());
         let warm = warm.map(|member| WarmProgram {
             key: member.replica,
             used: member.used.load(Relaxed),
@@ -274,8 +280,14 @@ impl Residency {
     }
 
     /// Does that, and tells of it.
-    fn cool_now(&self) {
-        let gone = self.cool(&self.lock());
+    fn cool_now(&self, wanted: Option<ReplicaId>) {
+        let members = self.lock();
+        if let Some(wanted) = wanted.and_then(|wanted| members.get(&wanted)) {
+            // Nor does it leave for what comes before its order.
+            wanted.use_now();
+        }
+        let gone = self.cool(&members, wanted);
+        drop(members);
         gone.tell();
     }
 
@@ -371,7 +383,7 @@ impl MemberWeights {
         let (room, mut gone) = self.residency.free(&members, 0, Some(self.replica));
         if !room {
             self.program.park();
-            gone = gone.and(self.residency.cool(&members));
+            gone = gone.and(self.residency.cool(&members, None));
         }
         drop(members);
         gone.tell();
@@ -399,15 +411,19 @@ impl MemberWeights {
 
     /// Has the weights be on the device, for which others leave if there is no room. Returns false if they are not.
     pub(crate) fn load(self: &Arc<Self>) -> bool {
-        let since_start = now().saturating_duration_since(self.residency.start);
-        let used = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
-        self.used.store(used, Relaxed);
+        self.use_now();
         let copied = self.keep().map_err(NoCopy::from);
         let copied = copied.and_then(|_in_use| self.copy());
         if let Err(reason) = &copied {
             tracing::warn!(replica.id = %self.replica, %reason, "the weights are not copied");
         }
         copied.is_ok()
+    }
+
+    fn use_now(&self) {
+        let since_start = now().saturating_duration_since(self.residency.start);
+        let used = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
+        self.used.store(used, Relaxed);
     }
 
     /// Copies the weights of a program in memory to the device.
@@ -423,14 +439,20 @@ impl MemberWeights {
         } else {
             Err(NoCopy::NoRoom(bytes))
         };
+        let gone = if copied.is_ok() {
+            gone
+        } else {
+            // It is in memory still.
+            gone.and(self.residency.cool(&members, None))
+        };
         drop(members);
         gone.tell();
         copied
     }
 
-    /// Has the weights leave the device, once no batch uses them.
-    pub(crate) fn unload(&self) {
+    /// Has the weights leave the device, once no batch uses them, for those of a wanted program if there is one.
+    pub(crate) fn unload(&self, wanted: Option<ReplicaId>) {
         self.program.park();
-        self.residency.cool_now();
+        self.residency.cool_now(wanted);
     }
 }
