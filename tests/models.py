@@ -281,14 +281,14 @@ def simulated(name: str, **more) -> dict:
     return registration(name, inputs, outputs, **{"rate_rps": 10, **more})
 
 
-def profiles(folder: Path, latencies_ms: dict[str, float], kind: str = "V100-SXM2-16GB") -> Path:
-    """Profiles for simulated devices: a latency that does not depend on the batch, up to 8 rows."""
+def profiles(folder: Path, latencies_ms: dict[str, float], kind: str = "V100-SXM2-16GB", memory_mib: int = 500, used: str = "30") -> Path:
+    """Profiles for simulated devices: a latency that does not depend on the batch, up to 8 rows. Nothing is `used` where that is not measured."""
     lines = [
         "model,device_kind,batch_size,compute_share_pct,latency_ms,latency_p99_ms,memory_mib,"
         "achieved_occupancy_pct,mean_occupancy_pct,sm_utilization_pct"
     ]
     for name, latency in latencies_ms.items():
-        lines += [f"{name},{kind},{batch},,{latency},,500,30,30,30" for batch in (1, 2, 4, 8)]
+        lines += [f"{name},{kind},{batch},,{latency},,{memory_mib},{used},{used},{used}" for batch in (1, 2, 4, 8)]
     file = folder / "profiles.csv"
     file.write_text("\n".join(lines) + "\n")
     return file

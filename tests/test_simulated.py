@@ -206,3 +206,39 @@ def test_gateway_and_workers_that_share_a_secret_talk_and_others_do_not(new_clus
     cluster.start_agent("node1", *devices, "--link-secret-file", str(secrets["ours"]))
     cluster.admin.register(models.simulated("m"), b"the file of m")
     cluster.admin.wait_for_state("m", "ready")
+
+
+MODELS = [f"model-{number:02}" for number in range(40)]
+WEIGHTS_MIB = 400
+
+
+def test_forty_models_share_a_simulated_device_with_room_for_ten(new_cluster: MakeCluster):
+    cluster = new_cluster()
+    csv = models.profiles(cluster.folder, dict.fromkeys(MODELS, 5), memory_mib=WEIGHTS_MIB, used="")
+    device = ["--devices", "simulated:V100-SXM2-16GB:1", "--device-memory", "sim0=4000MiB", "--profiles", str(csv)]
+    cluster.start_agent("node1", *device)
+    for name in MODELS:
+        cluster.admin.register(models.simulated(name, rate_rps=1, slo_ms=1000), name.encode())
+    for name in MODELS:
+        cluster.admin.wait_for_state(name, "ready")
+    workers = [name for name in processes_of(cluster.folder).values() if name == "packhorse-worker"]
+    assert len(workers) == 1, "they share a process"
+
+    def weights() -> dict[str, dict]:
+        replicas = {name: cluster.admin.get(f"/v1/models/{name}")["replicas"] for name in MODELS}
+        return {name: replica["weights"] for name, (replica,) in replicas.items()}
+
+    before = weights()
+    places = [place["residency"] for place in before.values()]
+    assert (places.count("resident"), places.count("warm")) == (10, 30), before
+    # 400 MiB at 12 GB/s.
+    assert all(30 < place["load_ms"] < 40 for place in before.values()), before
+    ask = lambda name: request(cluster.inference, "POST", f"/v2/models/{name}/infer", REQUEST).status
+    for _ in range(2):
+        assert {name: ask(name) for name in MODELS} == dict.fromkeys(MODELS, 200)
+    after = weights()
+    assert [place["residency"] for place in after.values()].count("resident") <= 10, after
+    # Those that were used last are there.
+    assert all(after[name]["residency"] == "resident" for name in MODELS[-9:]), after
+    assert cluster.admin.metric("packhorse_weights_loads_total") >= 60
+    assert cluster.admin.metric("packhorse_weights_resident_bytes") <= 4000 << 20

@@ -164,6 +164,8 @@ pub enum Action {
     Unload {
         /// The replica.
         replica: ReplicaKey,
+        /// The member that gets its room: its [`Action::Load`] follows, so that it is not to leave the memory of the node for those that come there.
+        wanted: Option<ReplicaKey>,
     },
     /// Tells the client that there will be no answer, and why. A request gets at most one of these.
     Finish {

@@ -222,7 +222,7 @@ impl<E: Environment> Cluster<E> {
                 self.send_batch(batch, connection, requests);
             }
             Action::Load { replica } => self.load_weights(replica),
-            Action::Unload { replica } => self.unload_weights(replica),
+            Action::Unload { replica, wanted } => self.unload_weights(replica, wanted),
             Action::Finish { request, outcome } => {
                 gateway.data_plane.requests -= 1;
                 self.request_ended(request, outcome);

@@ -54,6 +54,8 @@ pub(crate) struct Connection {
     pub(crate) place: Place,
     pub(crate) worker: TaskId,
     pub(crate) is_open: bool,
+    /// True if the worker has ended, and its end is on its way to the gateway.
+    pub(crate) is_closing: bool,
     /// The number of batches that were sent and not answered.
     pub(crate) used_credits: u32,
     /// The time since which the replica has had a free credit.

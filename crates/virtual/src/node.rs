@@ -165,6 +165,8 @@ pub struct Node {
     times: Times,
     /// The worker processes.
     pub processes: BTreeMap<TaskId, Process>,
+    /// The processes of the replicas.
+    serving: BTreeMap<ReplicaId, TaskId>,
     /// The agent; none while it does not run.
     pub(crate) agent: Option<Agent>,
     /// The number of the agent's starts, which outdates what was scheduled for an earlier one.
@@ -270,6 +272,7 @@ impl Node {
             behaviour,
             times,
             processes: BTreeMap::new(),
+            serving: BTreeMap::new(),
             agent: None,
             starts: 0,
             reachable: true,
@@ -419,7 +422,10 @@ impl Node {
             return;
         };
         if let Task::Serve(replicas) = &process.task {
-            self.ended.extend(replicas.iter().map(|replica| replica.id));
+            for replica in replicas.iter() {
+                self.serving.remove(&replica.id);
+                self.ended.push(replica.id);
+            }
         }
         if let Some(Place { device, lane }) = process.place {
             let hardware = &mut self.hardware[device as usize];
@@ -601,6 +607,10 @@ impl Node {
             let inspected = Later::Inspected(id.clone(), pid, operators.clone());
             later.push((*after, inspected));
         }
+        if let Task::Serve(replicas) = &task {
+            let served = replicas.iter().map(|replica| (replica.id, id.clone()));
+            self.serving.extend(served);
+        }
         let report = WorkerReport::Loading;
         let process = Process {
             task,
@@ -739,12 +749,8 @@ impl Node {
         replica: ReplicaId,
         at: SocketAddr,
     ) -> Option<(TaskId, u32, Place)> {
-        let runs = |task: &Task| match task {
-            Task::Serve(replicas) => replicas.iter().any(|running| running.id == replica),
-            Task::Measure(_) | Task::Inspect(_) => false,
-        };
-        let mut processes = self.processes.iter();
-        let (id, process) = processes.find(|(_, process)| runs(&process.task))?;
+        let id = self.serving.get(&replica)?;
+        let process = self.processes.get(id)?;
         let ready =
             matches!(&process.report, WorkerReport::Ready { address, .. } if *address == at);
         let place = process.place?;

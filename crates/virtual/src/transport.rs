@@ -89,6 +89,7 @@ impl<E: Environment> Cluster<E> {
             place,
             worker,
             is_open: true,
+            is_closing: false,
             used_credits: 0,
             free_since: now,
             to_worker: now,
@@ -309,9 +310,11 @@ impl<E: Environment> Cluster<E> {
     pub(crate) fn close_ended(&mut self, node: usize) {
         let nodes = &self.nodes;
         let has_ended = |connection: &Connection| {
-            connection.node as usize == node && nodes[node].lane(connection.place).worker.is_none()
+            let is_here = connection.node as usize == node && !connection.is_closing;
+            is_here && nodes[node].lane(connection.place).worker.is_none()
         };
         for key in self.network.open(has_ended) {
+            self.network.connection_mut(key).is_closing = true;
             self.send_message(key, Message::Closed);
         }
     }

@@ -47,8 +47,12 @@ impl<E: Environment> Cluster<E> {
         self.schedule(after, RareEvent::WeightsLoaded(key));
     }
 
-    /// Takes note of weights that leave a device. They stay in the memory of the node, from which others may leave for them.
-    pub(crate) fn unload_weights(&mut self, replica: ReplicaKey) {
+    /// Takes note of weights that leave a device. They stay in the memory of the node, from which others may leave for them, but not those that are wanted on
+    /// the device.
+    pub(crate) fn unload_weights(&mut self, replica: ReplicaKey, wanted: Option<ReplicaKey>) {
+        if let Some((wanted, _)) = wanted.and_then(|wanted| self.pool_connection(wanted)) {
+            self.shelf(wanted).warm.remove(&wanted);
+        }
         let Some((key, pool)) = self.pool_connection(replica) else {
             return;
         };

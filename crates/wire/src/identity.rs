@@ -32,21 +32,30 @@ impl fmt::Display for WorkerIdentity {
     }
 }
 
+/// Appends the identity of a replica.
+pub(crate) fn encode_replica(out: &mut Vec<u8>, replica: ReplicaId) {
+    out.extend_from_slice(&replica.generation.0.to_le_bytes());
+    out.extend_from_slice(&replica.number.to_le_bytes());
+}
+
+pub(crate) fn parse_replica(reader: &mut Reader<'_>) -> Result<ReplicaId, DecodeError> {
+    Ok(ReplicaId {
+        generation: Generation(reader.u64()?),
+        number: reader.u32()?,
+    })
+}
+
 impl WorkerIdentity {
     /// Appends the identity. The handshake's proofs are computed over these bytes, too.
     pub(crate) fn encode_metadata(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.replica.generation.0.to_le_bytes());
-        out.extend_from_slice(&self.replica.number.to_le_bytes());
+        encode_replica(out, self.replica);
         out.extend_from_slice(self.artifact.as_bytes());
         out.extend_from_slice(&self.batch_size.to_le_bytes());
     }
 
     pub(crate) fn parse(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            replica: ReplicaId {
-                generation: Generation(reader.u64()?),
-                number: reader.u32()?,
-            },
+            replica: parse_replica(reader)?,
             artifact: ArtifactDigest::from_sha256(reader.array()?),
             batch_size: reader.u32()?,
         })

@@ -44,7 +44,7 @@
 //! ```text
 //! gateway                          worker
 //!   | <-------------------- Weights - |   where the weights are; again whenever that changes
-//!   | -- Load, or Unload -----------> |   any number, before batches or between them
+//!   | -- Load, or Unload -----------> |   any number, before batches or between them; an unload says whose load follows
 //!   | <-------------------- Weights - |   after each of them
 //! ```
 //! In place of any message the worker may send `Close` with a reason, and close the connection.

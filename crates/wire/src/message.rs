@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use packhorse_cluster::ReplicaId;
+
 use crate::{
     codec::{Reader, encode_duration, encode_tensors, encode_text},
     error::DecodeError,
     frame::{BatchId, FrameHeader, HEADER_LEN},
     hello::Hello,
-    identity::{Proof, WorkerIdentity},
+    identity::{Proof, WorkerIdentity, encode_replica, parse_replica},
     ranges::{ByteRange, encode_ranges, parse_ranges},
     tensor::TensorHeader,
 };
@@ -160,8 +162,9 @@ pub enum ToWorker {
     Release(BatchId),
     /// Has the weights brought to the device, after those that come the same way. A batch that comes before they are there waits for them.
     Load,
-    /// Has the weights leave the device once no batch uses them.
-    Unload,
+    /// Has the weights leave the device once no batch uses them. Those of this replica of the same worker, if there is one, come in their place, and do not
+    /// leave memory for them.
+    Unload(Option<ReplicaId>),
 }
 
 /// A message from a worker to a gateway.
@@ -272,7 +275,12 @@ impl ToWorker {
             }
             Self::Release(batch) => (kind::RELEASE, *batch),
             Self::Load => (kind::LOAD, NO_BATCH),
-            Self::Unload => (kind::UNLOAD, NO_BATCH),
+            Self::Unload(wanted) => {
+                if let Some(wanted) = wanted {
+                    encode_replica(out, *wanted);
+                }
+                (kind::UNLOAD, NO_BATCH)
+            }
         };
         finish_frame(out, start, kind, batch, self.payload_len());
     }
@@ -287,7 +295,7 @@ impl ToWorker {
             | Self::SharedBatch(..)
             | Self::Release(_)
             | Self::Load
-            | Self::Unload => 0,
+            | Self::Unload(_) => 0,
         }
     }
 }
@@ -326,7 +334,8 @@ impl Parse for ToWorker {
             }
             kind::RELEASE => Self::Release(header.batch),
             kind::LOAD => Self::Load,
-            kind::UNLOAD => Self::Unload,
+            kind::UNLOAD if metadata.is_empty() => Self::Unload(None),
+            kind::UNLOAD => Self::Unload(Some(parse_replica(&mut reader)?)),
             unknown => return Err(DecodeError::Kind(unknown)),
         };
         reader.finish()?;

@@ -13,7 +13,7 @@ use packhorse_wire::{
     ResultHeader, StageDurations, TensorHeader, ToGateway, ToWorker, VersionRange, WeightsPlace,
     WeightsReport, WorkerIdentity,
 };
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, option, prelude::*};
 
 const PAYLOAD_LIMIT: u64 = 1 << 20;
 
@@ -296,7 +296,13 @@ fn messages_about_shared_memory_look_like_this_on_the_wire() {
 #[test]
 fn messages_about_weights_look_like_this_on_the_wire() {
     let mut text = hex_dump(&bytes_of(&ToWorker::Load));
-    writeln!(text, "{}", hex_dump(&bytes_of(&ToWorker::Unload))).unwrap();
+    let wanted = ReplicaId {
+        generation: Generation(5),
+        number: 6,
+    };
+    for unload in [None, Some(wanted)].map(ToWorker::Unload) {
+        writeln!(text, "{}", hex_dump(&bytes_of(&unload))).unwrap();
+    }
     let report = ToGateway::Weights(WeightsReport {
         orders: 3,
         place: WeightsPlace::Resident,
@@ -311,6 +317,10 @@ fn messages_about_weights_look_like_this_on_the_wire() {
     00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
     50 4b 48 57 02 00 0f 00 00 00 00 00 00 00 00 00
     00 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+
+    50 4b 48 57 02 00 0f 00 00 00 00 00 00 00 00 00
+    0c 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
+    05 00 00 00 00 00 00 00 06 00 00 00
 
     50 4b 48 57 02 00 10 00 00 00 00 00 00 00 00 00
     25 00 00 00 00 00 00 00 00 00 00 00 00 00 00 00
@@ -429,7 +439,12 @@ fn any_to_worker() -> impl Strategy<Value = ToWorker> {
         any::<u64>().prop_map(ToWorker::Memory),
         any::<u64>().prop_map(|id| ToWorker::Release(BatchId(id))),
         Just(ToWorker::Load),
-        Just(ToWorker::Unload),
+        option::of((any::<u64>(), any::<u32>())).prop_map(|wanted| {
+            ToWorker::Unload(wanted.map(|(generation, number)| ReplicaId {
+                generation: Generation(generation),
+                number,
+            }))
+        }),
     ]
 }
 

@@ -189,7 +189,7 @@ impl Driver {
                     self.links.drained(replica);
                 }
                 Action::Load { replica } => self.load_weights(now, replica),
-                Action::Unload { replica } => self.unload_weights(replica),
+                Action::Unload { replica, wanted } => self.unload_weights(replica, wanted),
             }
         }
     }

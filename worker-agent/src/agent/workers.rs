@@ -262,7 +262,7 @@ impl Workers {
     }
 
     /// Returns the device and the replica of a task that a pool worker does; `None` if it gets a process of its own: what the gateway does not want in a pool
-    /// and is among the first replicas of a device, those of other devices than CPUs, those that share a backbone, and models that have ended a pool
+    /// and is among the first replicas of a device, those of GPUs, those that share a backbone, and models that have ended a pool
     /// worker before.
     fn pooled<'a>(&'a self, task: &'a Task) -> Option<(&'a Device, &'a WantedReplica)> {
         let Task::Serve(replicas) = task else {
@@ -271,7 +271,9 @@ impl Workers {
         let replica = replicas.first();
         let device = self.device(task)?;
         let is_alone = replicas.also().is_empty();
-        if !is_alone || device.backend != Backend::Cpu || !self.pools.admits(&replica.program.model)
+        if !is_alone
+            || device.backend == Backend::Cuda
+            || !self.pools.admits(&replica.program.model)
         {
             return None;
         }
@@ -325,14 +327,18 @@ impl Workers {
         let handoff = self.folder.prepare_pool(&device.name);
         let handoff = handoff.map_err(StartError::Folder)?;
         let lock = self.folder.device_lock(&device.name);
+        let is_simulated = device.backend == Backend::Simulated;
         handoff.write_task(&PoolTask {
             links: self.links(),
             pipeline: self.settings.pipeline.for_backend(device.backend),
             batch_limit_ms: self.batch_limit_ms(),
             memory_limit: Some(device.memory),
+            simulated: is_simulated,
             warm_limit: self.settings.host_memory,
             reads: vec![self.folder.artifacts()],
-            writes: lock.parent().map(Path::to_owned).into_iter().collect(),
+            writes: { lock.parent().map(Path::to_owned).into_iter() }
+                .chain(is_simulated.then(|| self.folder.simulated_device(&device.name)))
+                .collect(),
         })?;
         let stdin = self.secret("pool")?;
         let threads = threads(device, None);

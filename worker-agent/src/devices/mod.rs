@@ -5,6 +5,7 @@ mod nvidia;
 mod simulated;
 
 pub use nvidia::Monitor;
+pub use simulated::SIMULATED_HOST_LINK_BYTES_PER_SECOND;
 
 use std::str::FromStr;
 
@@ -51,10 +52,16 @@ const MAPPED_BYTES_PER_SECOND: f64 = 50e9;
 const SHARED_BY_PROCESS: ByteCount = ByteCount::new(192 << 20);
 
 impl Device {
-    /// Returns the number of models up to which each has a worker process of its own, unless another is given: a process that models share computes one batch at
-    /// a time, and processes of their own as many as there are threads.
+    /// Returns the number of models up to which each has a worker process of its own, unless another is given for CPUs: a process that models share computes one batch at
+    /// a time, and processes of their own as many as there are threads. On other devices than CPUs batches compute side by side, so that models share a process
+    /// where memory does not suffice for all.
     pub fn own_workers(&self, given: Option<u32>) -> u32 {
-        given.unwrap_or_else(|| OWN_WORKERS.max(self.multiprocessors.unwrap_or(0)))
+        match self.backend {
+            Backend::Cpu => {
+                given.unwrap_or_else(|| OWN_WORKERS.max(self.multiprocessors.unwrap_or(0)))
+            }
+            Backend::Cuda | Backend::Simulated => u32::MAX,
+        }
     }
 
     /// Returns the message about the device to the gateway. `own_workers` is what [`Device::own_workers`] takes.
@@ -65,12 +72,24 @@ impl Device {
             memory_bytes: self.memory,
             multiprocessors: self.multiprocessors,
             description: self.description.clone(),
-            pool: (self.backend == Backend::Cpu).then_some(DevicePool {
-                host_link_bytes_per_second: MAPPED_BYTES_PER_SECOND,
-                process: SHARED_BY_PROCESS,
-                own_workers: self.own_workers(own_workers),
-            }),
+            pool: self.pool(own_workers),
         }
+    }
+}
+
+impl Device {
+    /// Returns what a process that models share has of the device; `None` if they share none.
+    fn pool(&self, own_workers: Option<u32>) -> Option<DevicePool> {
+        let (host_link_bytes_per_second, process) = match self.backend {
+            Backend::Cpu => (MAPPED_BYTES_PER_SECOND, SHARED_BY_PROCESS),
+            Backend::Simulated => (SIMULATED_HOST_LINK_BYTES_PER_SECOND, ByteCount::new(0)),
+            Backend::Cuda => return None,
+        };
+        Some(DevicePool {
+            host_link_bytes_per_second,
+            process,
+            own_workers: self.own_workers(own_workers),
+        })
     }
 }
 
@@ -318,6 +337,25 @@ mod tests {
             let pool = cpu(threads).report(given).pool.unwrap();
             assert_eq!(pool.own_workers, expected, "{threads:?} {given:?}");
         }
+    }
+
+    #[test]
+    fn models_of_a_simulated_device_share_a_process_only_where_memory_is_short_and_those_of_a_gpu_never_do()
+     {
+        let device = |backend| Device {
+            name: "sim0".to_owned(),
+            kind: "T4".parse().unwrap(),
+            memory: ByteCount::new(16 << 30),
+            multiprocessors: Some(40),
+            description: String::new(),
+            backend,
+        };
+        let pool = device(Backend::Simulated).report(Some(4)).pool.unwrap();
+        assert_eq!(
+            (pool.process, pool.own_workers),
+            (ByteCount::new(0), u32::MAX)
+        );
+        assert_eq!(device(Backend::Cuda).report(None).pool, None);
     }
 
     #[test]

@@ -65,6 +65,9 @@ pub struct PoolTask {
     /// The memory that the process may have, with the weights of its programs on the device; `None` for as much as there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<ByteCount>,
+    /// True if the device is simulated: the memory that is planned for what is on it counts, and not that of the process.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub simulated: bool,
     /// The bytes that weights in memory and not on the device may have together. Programs beyond them leave memory, and are loaded again from their files;
     /// `None` for as much as there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -546,13 +546,14 @@ fn receive_batches(
                 }
                 return Err(ConnectionError::Release(batch.0));
             }
-            (order @ (ToWorker::Load | ToWorker::Unload), _) => {
+            (order @ (ToWorker::Load | ToWorker::Unload(_)), _) => {
                 let weights = link.weights.as_ref();
                 let weights = weights.ok_or(ConnectionError::NoBatch)?;
-                if order == ToWorker::Load {
-                    weights.load();
-                } else {
-                    weights.unload();
+                match order {
+                    ToWorker::Unload(wanted) => weights.unload(wanted),
+                    _ => {
+                        weights.load();
+                    }
                 }
                 link.open.ordered(answering.key);
                 continue;

@@ -4,6 +4,8 @@
 //! measured: a copy for which there is no room is not made, and where the process grows by other means, the weights that were used least recently
 //! leave. Gateways are told of each change, and of the memory that there is for weights.
 //!
+//! A simulated device has no memory to be measured: there, what is planned for the weights that are on it counts, and for the largest batch.
+//!
 //! Weights that are not on the device are in memory, *warm*, up to a second limit. Beyond it the programs that were used least recently leave memory
 //! altogether: they are *cold*, and are loaded again from their files when they are asked for.
 
@@ -49,18 +51,24 @@ pub(crate) struct Residency {
     limit: Option<u64>,
     /// The bytes that warm weights may have together; `None` for as much as there is.
     warm_limit: Option<u64>,
+    /// True if what is planned for the weights counts, and not the memory of the process.
+    is_simulated: bool,
     /// The programs whose weights may leave. Its lock is held while weights come or go for others.
-    members: Mutex<BTreeMap<ReplicaId, Arc<MemberWeights>>>,
+    members: Mutex<Members>,
     /// The memory for weights that gateways were told last.
     told: AtomicU64,
     start: Instant,
 }
+
+type Members = BTreeMap<ReplicaId, Arc<MemberWeights>>;
 
 /// The weights of a program.
 pub(crate) struct MemberWeights {
     residency: Arc<Residency>,
     replica: ReplicaId,
     program: Arc<StoredProgram>,
+    /// The bytes that its largest batch is planned to need beside the weights.
+    workspace: u64,
     /// The number of batches and orders that are under way.
     in_use: AtomicU32,
     /// The time of the last batch, or of the last copy, in nanoseconds since the start.
@@ -76,7 +84,7 @@ impl Drop for InUse {
     fn drop(&mut self) {
         // Whoever wanted it to leave meanwhile has not had it leave.
         if self.0.in_use.fetch_sub(1, Relaxed) == 1 && self.0.is_warm() {
-            self.0.residency.cool_now();
+            self.0.residency.cool_now(None);
         }
     }
 }
@@ -137,6 +145,17 @@ impl Trims {
     }
 }
 
+fn resident_bytes(members: &Members) -> u64 {
+    let resident = members.values().filter(|member| member.is_resident());
+    resident.map(|member| member.bytes()).sum()
+}
+
+/// Returns the bytes that the largest batch is planned to need beside weights.
+fn workspace(members: &Members) -> u64 {
+    let needed = members.values().map(|member| member.workspace);
+    needed.max().unwrap_or_default()
+}
+
 /// The reason why weights are not copied.
 #[derive(Debug, thiserror::Error)]
 enum NoCopy {
@@ -150,10 +169,16 @@ enum NoCopy {
 
 impl Residency {
     /// Creates the memory of a process without programs, which may have this much, and of warm weights, which may have this much.
-    pub(crate) fn new(limit: Option<ByteCount>, warm_limit: Option<ByteCount>) -> Arc<Self> {
+    pub(crate) fn new(
+        limit: Option<ByteCount>,
+        warm_limit: Option<ByteCount>,
+        is_simulated: bool,
+    ) -> Arc<Self> {
+        let margin = if is_simulated { 0 } else { MARGIN };
         let residency = Arc::new(Self {
-            limit: limit.map(|limit| limit.as_u64().saturating_sub(MARGIN)),
+            limit: limit.map(|limit| limit.as_u64().saturating_sub(margin)),
             warm_limit: warm_limit.map(ByteCount::as_u64),
+            is_simulated,
             members: Mutex::default(),
             told: AtomicU64::new(0),
             start: now(),
@@ -171,11 +196,14 @@ impl Residency {
         self: &Arc<Self>,
         replica: ReplicaId,
         program: Arc<StoredProgram>,
+        batch_size: u32,
         changed: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Arc<MemberWeights> {
+        let planned = program.memory(batch_size).map_or(0, ByteCount::as_u64);
         let member = Arc::new(MemberWeights {
             residency: Arc::clone(self),
             replica,
+            workspace: planned.saturating_sub(program.bytes()),
             program,
             in_use: AtomicU32::new(0),
             used: AtomicU64::new(0),
@@ -184,10 +212,10 @@ impl Residency {
         let mut members = self.lock();
         members.insert(replica, Arc::clone(&member));
         // Others were used, and this one may never be.
-        if !self.fits(0) {
+        if !self.fits(&members, 0) {
             member.program.park();
         }
-        let gone = self.cool(&members);
+        let gone = self.cool(&members, None);
         drop(members);
         gone.tell();
         member
@@ -208,30 +236,25 @@ impl Residency {
     }
 
     /// Has weights leave until so many bytes are free. Returns false if they do not come free, and the programs whose weights left.
-    fn free(
-        &self,
-        members: &BTreeMap<ReplicaId, Arc<MemberWeights>>,
-        bytes: u64,
-        except: Option<ReplicaId>,
-    ) -> (bool, Gone) {
+    fn free(&self, members: &Members, bytes: u64, except: Option<ReplicaId>) -> (bool, Gone) {
         let mut gone = Gone::default();
         let room = self.park_until(members, bytes, except, &mut gone.members);
-        (room, gone.and(self.cool(members)))
+        (room, gone.and(self.cool(members, except)))
     }
 
     fn park_until(
         &self,
-        members: &BTreeMap<ReplicaId, Arc<MemberWeights>>,
+        members: &Members,
         bytes: u64,
         except: Option<ReplicaId>,
         gone: &mut Vec<Arc<MemberWeights>>,
     ) -> bool {
-        if self.fits(bytes) {
+        if self.fits(members, bytes) {
             return true;
         }
         // What batches and loads have left free the process keeps otherwise, because that saves time.
         executor::release_free_memory();
-        if self.fits(bytes) {
+        if self.fits(members, bytes) {
             return true;
         }
         let mut idle: Vec<&Arc<MemberWeights>> = members
@@ -242,7 +265,7 @@ impl Residency {
         for member in idle {
             if member.program.try_park() {
                 gone.push(Arc::clone(member));
-                if self.fits(bytes) {
+                if self.fits(members, bytes) {
                     return true;
                 }
             }
@@ -250,13 +273,15 @@ impl Residency {
         false
     }
 
-    /// Has programs leave memory, those first that were used least recently, until the warm ones have no more than they may.
-    fn cool(&self, members: &BTreeMap<ReplicaId, Arc<MemberWeights>>) -> Gone {
+    /// Has programs leave memory, those first that were used least recently, until the warm ones have no more than they may. One that comes to the device
+    /// next is none of them.
+    fn cool(&self, members: &Members, wanted: Option<ReplicaId>) -> Gone {
         let mut gone = Gone::default();
         let Some(limit) = self.warm_limit else {
             return gone;
         };
-        let warm = members.values().filter(|member| member.is_warm());
+        let others = { members.values() }.filter(|member| Some(member.replica) != wanted);
+        let warm = others.filter(|member| member.is_warm());
         let warm = warm.map(|member| WarmProgram {
             key: member.replica,
             used: member.used.load(Relaxed),
@@ -274,28 +299,39 @@ impl Residency {
     }
 
     /// Does that, and tells of it.
-    fn cool_now(&self) {
-        let gone = self.cool(&self.lock());
+    fn cool_now(&self, wanted: Option<ReplicaId>) {
+        let members = self.lock();
+        if let Some(wanted) = wanted.and_then(|wanted| members.get(&wanted)) {
+            // Nor does it leave for what comes before its order.
+            wanted.use_now();
+        }
+        let gone = self.cool(&members, wanted);
+        drop(members);
         gone.tell();
     }
 
-    /// Returns true if the process may take so many bytes more.
-    fn fits(&self, bytes: u64) -> bool {
+    /// Returns true if so many bytes more may be taken.
+    fn fits(&self, members: &Members, bytes: u64) -> bool {
         let Some(limit) = self.limit else {
             return true;
         };
+        if self.is_simulated {
+            return resident_bytes(members) + workspace(members) + bytes <= limit;
+        }
         process_memory::resident().is_none_or(|resident| resident.as_u64() + bytes <= limit)
     }
 
-    /// Returns the bytes that the weights of all programs may have together: the limit without what the process has otherwise.
-    fn memory(&self, members: &BTreeMap<ReplicaId, Arc<MemberWeights>>) -> u64 {
+    /// Returns the bytes that the weights of all programs may have together: the limit without what is needed otherwise.
+    fn memory(&self, members: &Members) -> u64 {
         let Some(limit) = self.limit else {
             return u64::MAX;
         };
-        let resident = members.values().filter(|member| member.is_resident());
-        let weights: u64 = resident.map(|member| member.bytes()).sum();
+        if self.is_simulated {
+            return limit.saturating_sub(workspace(members));
+        }
         let process = process_memory::resident().map_or(0, ByteCount::as_u64);
-        limit.saturating_sub(HEADROOM + process.saturating_sub(weights))
+        let others = process.saturating_sub(resident_bytes(members));
+        limit.saturating_sub(HEADROOM + others)
     }
 
     /// Looks at the memory of the process from time to time, for it grows with batches, too.
@@ -304,7 +340,9 @@ impl Residency {
         let mut trims = Trims::default();
         loop {
             thread::sleep(LOOK_INTERVAL);
-            trims.look(self);
+            if !self.is_simulated {
+                trims.look(self);
+            }
             self.tell_memory();
             if self.make_room(0) {
                 is_over = false;
@@ -333,7 +371,7 @@ impl Residency {
         let _ = speakers.iter().any(|speaker| (speaker.changed)());
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<ReplicaId, Arc<MemberWeights>>> {
+    fn lock(&self) -> MutexGuard<'_, Members> {
         self.members.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -371,7 +409,7 @@ impl MemberWeights {
         let (room, mut gone) = self.residency.free(&members, 0, Some(self.replica));
         if !room {
             self.program.park();
-            gone = gone.and(self.residency.cool(&members));
+            gone = gone.and(self.residency.cool(&members, None));
         }
         drop(members);
         gone.tell();
@@ -399,15 +437,19 @@ impl MemberWeights {
 
     /// Has the weights be on the device, for which others leave if there is no room. Returns false if they are not.
     pub(crate) fn load(self: &Arc<Self>) -> bool {
-        let since_start = now().saturating_duration_since(self.residency.start);
-        let used = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
-        self.used.store(used, Relaxed);
+        self.use_now();
         let copied = self.keep().map_err(NoCopy::from);
         let copied = copied.and_then(|_in_use| self.copy());
         if let Err(reason) = &copied {
             tracing::warn!(replica.id = %self.replica, %reason, "the weights are not copied");
         }
         copied.is_ok()
+    }
+
+    fn use_now(&self) {
+        let since_start = now().saturating_duration_since(self.residency.start);
+        let used = u64::try_from(since_start.as_nanos()).unwrap_or(u64::MAX);
+        self.used.store(used, Relaxed);
     }
 
     /// Copies the weights of a program in memory to the device.
@@ -423,14 +465,20 @@ impl MemberWeights {
         } else {
             Err(NoCopy::NoRoom(bytes))
         };
+        let gone = if copied.is_ok() {
+            gone
+        } else {
+            // It is in memory still.
+            gone.and(self.residency.cool(&members, None))
+        };
         drop(members);
         gone.tell();
         copied
     }
 
-    /// Has the weights leave the device, once no batch uses them.
-    pub(crate) fn unload(&self) {
+    /// Has the weights leave the device, once no batch uses them, for those of a wanted program if there is one.
+    pub(crate) fn unload(&self, wanted: Option<ReplicaId>) {
         self.program.park();
-        self.residency.cool_now();
+        self.residency.cool_now(wanted);
     }
 }

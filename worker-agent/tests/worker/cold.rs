@@ -63,7 +63,7 @@ fn programs_are_loaded_again_from_their_files_and_answer_the_same() {
         let answers: Vec<_> = (0..3).map(|seed| ask(&mut link, seed)).collect();
         let before = resident(pool.worker.pid());
         for (seed, orders) in (0..3).zip([1, 3, 5]) {
-            link.send_message(&ToWorker::Unload);
+            link.send_message(&ToWorker::Unload(None));
             let cold = cold_after(&mut link, orders);
             assert_eq!(cold.bytes, first.bytes, "{program}");
             let left = before.saturating_sub(resident(pool.worker.pid()));
@@ -74,7 +74,7 @@ fn programs_are_loaded_again_from_their_files_and_answer_the_same() {
             assert_eq!(ask(&mut link, seed), answers[seed as usize], "{program}");
         }
         // A batch that comes meanwhile has the program loaded.
-        link.send_message(&ToWorker::Unload);
+        link.send_message(&ToWorker::Unload(None));
         cold_after(&mut link, 7);
         assert_eq!(ask(&mut link, 1), answers[1], "{program}");
     }
@@ -105,15 +105,55 @@ fn those_leave_memory_that_were_used_least_recently_and_those_whose_weights_stay
         ask(&mut links[link], seed);
     }
     for link in &mut links {
-        link.send_message(&ToWorker::Unload);
+        link.send_message(&ToWorker::Unload(None));
     }
     assert_eq!(cold_after(&mut links[1], 1).bytes, one, "it was used first");
     for link in [0, 2] {
         assert_eq!(report_after(&mut links[link], 1).place, WeightsPlace::Warm);
     }
-    of_counter.send_message(&ToWorker::Unload);
+    of_counter.send_message(&ToWorker::Unload(None));
     assert!(report_after(&mut of_counter, 1).is_resident());
     assert_ne!(ask(&mut of_counter, 1), answered, "it counts on");
+}
+
+#[test]
+fn a_program_that_is_loaded_in_the_place_of_another_does_not_leave_memory_for_it() {
+    let mut pool = pool(12 << 20, &written_by("parked.py"));
+    let tasks = [0, 1, 2].map(|number| parked(&format!("Perceptron{number}"), number + 1));
+    let mut links = Vec::new();
+    for task in &tasks {
+        pool.begin(task);
+        let (link, first) = pool.connect_deciding(task);
+        // There is room for one of them, and not for two.
+        assert!((7 << 20..12 << 20).contains(&first.bytes), "{first:?}");
+        links.push(link);
+    }
+    ask(&mut links[1], 1);
+    links[0].send_message(&ToWorker::Unload(None));
+    assert_eq!(report_after(&mut links[0], 1).place, WeightsPlace::Warm);
+    // Each is loaded in the place of the one before it, when it was used less recently.
+    let mut orders = [1, 0];
+    for turn in 0..6 {
+        let (wanted, gone) = (turn % 2, (turn + 1) % 2);
+        links[gone].send_message(&ToWorker::Unload(Some(tasks[wanted].replica)));
+        orders[gone] += 1;
+        let left = report_after(&mut links[gone], orders[gone]);
+        assert_eq!(left.place, WeightsPlace::Warm, "turn {turn}");
+        links[wanted].send_message(&ToWorker::Load);
+        orders[wanted] += 1;
+        loop {
+            match links[wanted].message().expect("a report") {
+                ToGateway::Weights(report) if report.is_resident() => break,
+                ToGateway::Weights(report) => {
+                    assert_eq!(report.place, WeightsPlace::Warm, "turn {turn}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    // Without one that is wanted, the one that was used least recently leaves.
+    links[2].send_message(&ToWorker::Unload(None));
+    assert_eq!(report_after(&mut links[2], 1).place, WeightsPlace::Cold);
 }
 
 #[test]
@@ -127,7 +167,7 @@ fn a_program_whose_file_is_gone_fails_alone_and_serves_again_once_it_is_back() {
     let (mut of_first, _) = pool.connect_deciding(&first);
     let (mut of_second, _) = pool.connect_deciding(&second);
     let answers = (ask(&mut of_first, 1), ask(&mut of_second, 1));
-    of_first.send_message(&ToWorker::Unload);
+    of_first.send_message(&ToWorker::Unload(None));
     cold_after(&mut of_first, 1);
     let kept = folder.path().join("kept");
     fs::rename(&file, &kept).unwrap();
@@ -150,7 +190,7 @@ fn a_load_that_takes_long_keeps_no_batch_of_others_waiting() {
     pool.begin(&other);
     let (mut of_slow, _) = pool.connect_deciding(&slow);
     let (mut of_other, _) = pool.connect_deciding(&other);
-    of_slow.send_message(&ToWorker::Unload);
+    of_slow.send_message(&ToWorker::Unload(None));
     cold_after(&mut of_slow, 1);
     // Who opens it waits until somebody writes to it.
     fs::remove_file(&file).unwrap();

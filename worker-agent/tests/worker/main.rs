@@ -37,6 +37,7 @@ mod process;
 #[cfg(feature = "torch")]
 mod reused;
 mod simulated;
+mod simulated_pool;
 #[cfg(feature = "torch")]
 mod torch;
 #[cfg(feature = "torch")]

@@ -99,7 +99,7 @@ fn weights_come_back_bit_by_bit_whatever_the_program() {
         let answers: Vec<_> = (0..3).map(|seed| ask(&mut link, seed)).collect();
         let before = resident(pool.worker.pid());
 
-        link.send_message(&ToWorker::Unload);
+        link.send_message(&ToWorker::Unload(None));
         let unloaded = report_after(&mut link, 1);
         assert!(!unloaded.is_resident(), "{program}: {unloaded:?}");
         let left = before.saturating_sub(resident(pool.worker.pid()));
@@ -111,7 +111,7 @@ fn weights_come_back_bit_by_bit_whatever_the_program() {
         assert_eq!(ask(&mut link, 1), answers[1], "{program}");
 
         for (seed, orders) in (0..3).zip([3, 5, 7]) {
-            link.send_message(&ToWorker::Unload);
+            link.send_message(&ToWorker::Unload(None));
             link.send_message(&ToWorker::Load);
             assert!(report_after(&mut link, orders).is_resident(), "{program}");
             assert_eq!(ask(&mut link, seed), answers[seed as usize], "{program}");
@@ -128,7 +128,7 @@ fn what_cannot_leave_stays_and_answers() {
         pool.begin(&task);
         let (mut link, first) = pool.connect_deciding(&task);
         let before = ask(&mut link, 1);
-        link.send_message(&ToWorker::Unload);
+        link.send_message(&ToWorker::Unload(None));
         let report = report_after(&mut link, 1);
         if first.bytes == 0 {
             assert!(report.is_resident(), "{program}: {report:?}");
@@ -167,11 +167,11 @@ fn what_a_program_writes_to_its_weights_is_not_lost() {
     let (mut link, first) = pool.connect_deciding(&rarely);
     assert!(first.bytes > MIB, "it seems to write nothing: {first:?}");
     assert_eq!(first_for(&mut link, 1, 0.5), 0);
-    link.send_message(&ToWorker::Unload);
+    link.send_message(&ToWorker::Unload(None));
     assert!(!report_after(&mut link, 1).is_resident());
     assert_eq!(first_for(&mut link, 2, 1e6), 1);
     // From now on its weights are others than those of the file.
-    link.send_message(&ToWorker::Unload);
+    link.send_message(&ToWorker::Unload(None));
     let report = report_after(&mut link, 2);
     assert!(report.is_resident() && report.bytes == 0, "{report:?}");
     assert_eq!(first_for(&mut link, 3, 1e6), 2);

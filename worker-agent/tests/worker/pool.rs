@@ -126,6 +126,7 @@ pub(crate) fn task(batch_limit_ms: u64) -> PoolTask {
         pipeline: PipelineSettings::default(),
         batch_limit_ms,
         memory_limit: None,
+        simulated: false,
         warm_limit: None,
         reads: vec![modules()],
         writes: Vec::new(),

@@ -81,7 +81,7 @@ impl Engine {
             self.no_longer_asked_for(model);
             let pool = self.pools.get_mut(device).expect("just seen");
             let evicted = pool.load(now, replica);
-            self.evict(now, evicted);
+            self.evict(now, evicted, Some(replica));
             self.actions.push_back(Action::Load { replica });
         }
     }

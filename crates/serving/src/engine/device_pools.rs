@@ -75,7 +75,8 @@ impl Engine {
             .pools
             .join(now, device, replica, (model, priority), member);
         if member.resident && !resident {
-            self.actions.push_back(Action::Unload { replica });
+            let wanted = None;
+            self.actions.push_back(Action::Unload { replica, wanted });
         }
         self.priorities_changed(now, device, lowest);
         self.tell_pools(now, model);
@@ -452,7 +453,7 @@ impl Engine {
         };
         let pool = self.pools.get_mut(device);
         let evicted = pool.map(|pool| pool.set_memory(memory));
-        self.evict(now, evicted.unwrap_or_default());
+        self.evict(now, evicted.unwrap_or_default(), None);
         self.load_cold(now);
     }
 
@@ -464,10 +465,15 @@ impl Engine {
         pool.member(replica).map(|_| (key, device))
     }
 
-    /// Has the weights of members leave their device.
-    pub(super) fn evict(&mut self, now: Time, members: Vec<ReplicaKey>) {
+    /// Has the weights of members leave their device, for those of a wanted one if there is any.
+    pub(super) fn evict(
+        &mut self,
+        now: Time,
+        members: Vec<ReplicaKey>,
+        wanted: Option<ReplicaKey>,
+    ) {
         for replica in members {
-            self.actions.push_back(Action::Unload { replica });
+            self.actions.push_back(Action::Unload { replica, wanted });
             self.note_residency(now, self.replicas[&replica]);
         }
     }

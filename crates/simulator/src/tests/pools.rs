@@ -107,3 +107,17 @@ fn plans_with_pools_stay() {
     let message = read.unwrap_err().to_string();
     assert!(message.starts_with("replicas[0].worker: "), "{message}");
 }
+
+#[test]
+fn a_pool_of_hundreds_of_models_dies_and_comes_back() {
+    let text = include_str!("../../../../scenarios/zoo/memory-short.toml");
+    let death = "faults = [{ at_s = 1, kind = \"worker-dies\", device = 0, for_s = 1 }]";
+    let scenario = scenario(&format!("{text}\n[simulation]\n{death}\n"), 2, "auto");
+    assert_eq!(scenario.simulation.faults.len(), 1);
+    let plan = planned(&scenario);
+    let members = |device| { plan.iter() }.filter(move |replica| replica.device.0 == device);
+    assert!(members(0).count() >= 450, "all of them die at once");
+    let report = run(&scenario, &plan, Discipline::Deadline, 1);
+    // Without the death, 63.4 % are in time.
+    assert!(percent(&report) >= 58.0, "{:.2} %", percent(&report));
+}

@@ -66,8 +66,8 @@ fn models_that_take_turns_in_memory_are_read_in_time() {
 
 #[test]
 fn models_that_take_longer_than_anybody_waits_are_read_for_those_who_come_later() {
-    // With one warm model, a resident one that makes room for it has it leave memory just before: both are read again.
-    for (warm, least) in [(1, 150), (2, 700)] {
+    // A resident model that makes room for a warm one does not have it leave memory just before; else they were 183 and 840.
+    for (warm, least) in [(1, 750), (2, 1000)] {
         let mut cluster = cluster(warm, Duration::from_millis(700), 2.0);
         cluster.run_for(Duration::from_mins(2));
         let refused = cluster.clients.count(End::Refused);

@@ -19,9 +19,11 @@ impl Driver {
         }
     }
 
-    /// Has the weights of a replica leave its device.
-    pub(super) fn unload_weights(&mut self, replica: ReplicaKey) {
-        self.order(replica, &ToWorker::Unload);
+    /// Has the weights of a replica leave its device, for those of a wanted one if there is any.
+    pub(super) fn unload_weights(&mut self, replica: ReplicaKey, wanted: Option<ReplicaKey>) {
+        let wanted = wanted.and_then(|wanted| self.names(wanted));
+        let unload = ToWorker::Unload(wanted.map(|(id, _)| id));
+        self.order(replica, &unload);
         self.count_eviction(replica);
     }
 

@@ -3,9 +3,10 @@
 
 mod device;
 mod neighbours;
+mod weights;
 
 use std::{
-    path::Path,
+    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -17,13 +18,16 @@ use packhorse_cluster::{
 use packhorse_contention::ComputeDemand;
 use packhorse_wire::{MAX_PAYLOAD, TensorHeader};
 
-use self::device::SimulatedDevice;
+use self::{device::SimulatedDevice, weights::SimulatedWeights};
 use super::{
     error::{ExecutionError, StartError},
+    fill::Fill,
     pool::{Pool, Pooled},
     stages::{
         ComputedBatch, Executed, Executor, LoadedBatch, OutputTensor, PreparedBatch, RepeatedStage,
+        Weights,
     },
+    started::{Started, Verified},
 };
 
 /// Reads the program's profile from the table in the task.
@@ -44,8 +48,49 @@ pub(super) fn read_profile(
     })
 }
 
+/// The options of an executor.
+#[derive(Clone)]
+pub(super) struct SimulatedOptions {
+    /// The program.
+    pub(super) program: Program,
+    /// The times and the memory of its batches.
+    pub(super) profile: Profile,
+    /// The part of the device that it may use.
+    pub(super) compute_share: Option<ComputeShare>,
+    /// The folder of the device.
+    pub(super) folder: PathBuf,
+    /// The number of batches for which there is memory.
+    pub(super) buffers: usize,
+    /// The most rows of a batch.
+    pub(super) batch_size: u32,
+    /// True if the weights may leave the device.
+    pub(super) parks: bool,
+}
+
+impl SimulatedOptions {
+    /// Starts the executor. Weights that may leave are read, and their bytes are the memory of a batch of one row.
+    ///
+    /// # Errors
+    /// If the folder cannot be used.
+    pub(super) fn start(self) -> Result<Started, StartError> {
+        Ok(Started {
+            executor: Arc::new(SimulatedExecutor::new(&self)?),
+            batch_size: self.batch_size,
+            fill: Fill::Ones,
+            verification: None,
+            verified: self.parks.then(|| Arc::new(self) as _),
+        })
+    }
+}
+
+impl Verified for SimulatedOptions {
+    fn load_again(&self) -> Result<Started, StartError> {
+        self.clone().start()
+    }
+}
+
 /// An executor that takes its times from a profile.
-pub(super) struct SimulatedExecutor {
+struct SimulatedExecutor {
     shared: Arc<Shared>,
     buffers: Arc<Pool<Vec<u8>>>,
 }
@@ -55,6 +100,8 @@ struct Shared {
     profile: Profile,
     compute_share: Option<ComputeShare>,
     device: Mutex<SimulatedDevice>,
+    /// The weights, if they may leave the device.
+    weights: Option<SimulatedWeights>,
 }
 
 struct SimulatedBatch {
@@ -71,27 +118,19 @@ struct SimulatedOutputs {
 }
 
 impl SimulatedExecutor {
-    /// Creates an executor with memory for `buffers` batches, on the device whose folder this is.
-    ///
-    /// # Errors
-    /// If the folder cannot be used.
-    pub(super) fn new(
-        program: &Program,
-        profile: Profile,
-        compute_share: Option<ComputeShare>,
-        folder: &Path,
-        buffers: usize,
-    ) -> Result<Self, StartError> {
-        let device = SimulatedDevice::join(folder)
+    fn new(options: &SimulatedOptions) -> Result<Self, StartError> {
+        let device = SimulatedDevice::join(&options.folder)
             .map_err(|e| StartError::transient(format!("the simulated device's folder: {e}")))?;
+        let weights = options.profile.memory(1).filter(|_| options.parks);
         Ok(Self {
             shared: Arc::new(Shared {
-                program: program.clone(),
-                profile,
-                compute_share,
+                program: options.program.clone(),
+                profile: options.profile.clone(),
+                compute_share: options.compute_share,
                 device: Mutex::new(device),
+                weights: weights.map(SimulatedWeights::read),
             }),
-            buffers: Pool::new(vec![Vec::new(); buffers]),
+            buffers: Pool::new(vec![Vec::new(); options.buffers]),
         })
     }
 }
@@ -110,6 +149,11 @@ impl Executor for SimulatedExecutor {
 
     fn memory(&self, batch_size: u32) -> Option<ByteCount> {
         self.shared.profile.memory(batch_size)
+    }
+
+    fn weights(&self) -> Option<&dyn Weights> {
+        let weights = self.shared.weights.as_ref()?;
+        Some(weights)
     }
 }
 
@@ -134,6 +178,7 @@ impl SimulatedBatch {
             profile,
             compute_share,
             device,
+            weights,
         } = &*self.shared;
         let first = self.inputs.first().map(TensorHeader::shape);
         let rows = first
@@ -146,6 +191,7 @@ impl SimulatedBatch {
             .map(|spec| zeros(spec, first))
             .collect::<Result<Vec<_>, _>>()?;
         let demand = ComputeDemand::new(profile, rows, *compute_share);
+        let _held = weights.as_ref().map(SimulatedWeights::hold);
         let mut device = device.lock().unwrap_or_else(PoisonError::into_inner);
         let compute = device.compute(profile.latency(rows), demand).map_err(|e| {
             ExecutionError::DeviceFailed(format!("the simulated device's folder: {e}"))

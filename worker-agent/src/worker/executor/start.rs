@@ -2,7 +2,7 @@
 
 #[cfg(feature = "torch")]
 use std::path::Path;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use packhorse_api::local_worker::TriedOutput;
 use packhorse_cluster::Profile;
@@ -13,7 +13,6 @@ use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 use super::torch;
 use super::{
     error::{ExecutionError, StartError},
-    fill::Fill,
     simulated,
     started::{Started, WarmUpSizes},
 };
@@ -46,21 +45,16 @@ pub(crate) fn start(
             let _ = sizes;
             let program = &execution.program;
             let profile = simulated::read_profile(&program.model, device_kind, profile_csv)?;
-            let buffers = execution.pipeline.buffers();
-            let executor = simulated::SimulatedExecutor::new(
-                program,
+            let options = simulated::SimulatedOptions {
+                program: program.clone(),
                 profile,
-                *compute_share,
-                folder,
-                buffers,
-            )?;
-            Ok(Started {
-                executor: Arc::new(executor),
+                compute_share: *compute_share,
+                folder: folder.clone(),
+                buffers: execution.pipeline.buffers(),
                 batch_size,
-                fill: Fill::Ones,
-                verification: None,
-                verified: None,
-            })
+                parks: execution.parks,
+            };
+            options.start()
         }
         #[cfg(feature = "torch")]
         ExecutorChoice::Torch {

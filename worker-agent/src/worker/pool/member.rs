@@ -179,7 +179,8 @@ impl Member {
         let weights = stored.map(|stored| {
             let told = Arc::downgrade(&open);
             let changed = move || told.upgrade().is_some_and(|open| open.report_weights());
-            shared.residency.enter(task.replica, stored, changed)
+            let residency = &shared.residency;
+            residency.enter(task.replica, stored, task.batch_size, changed)
         });
         if let Some(weights) = &weights {
             open.set_weights(weights);

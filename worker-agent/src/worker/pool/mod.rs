@@ -115,7 +115,7 @@ impl Pool {
             WorkNote::create(handoff, work)
                 .map_err(|e| StartError::transient(format!("a note cannot be written: {e}")))
         };
-        let residency = Residency::new(task.memory_limit, task.warm_limit);
+        let residency = Residency::new(task.memory_limit, task.warm_limit, task.simulated);
         let acceptor = Acceptor::start()
             .map_err(|e| StartError::transient(format!("connections cannot be accepted: {e}")))?;
         let to_take = events.clone();

@@ -55,7 +55,7 @@ fn drain(engine: &mut Engine, now: Time) -> (Vec<Told>, Sent) {
             }
             Action::Finish { request, outcome } => Told::Finish(request, format!("{outcome:?}")),
             Action::Load { replica } => Told::Load(replica),
-            Action::Unload { replica } => Told::Unload(replica),
+            Action::Unload { replica, .. } => Told::Unload(replica),
             Action::ReplicaEjected { replica, failures } => Told::Ejected(replica, failures),
             Action::ReplicaRestored { replica } => Told::Restored(replica),
             Action::ReplicaDrained { replica } => Told::Drained(replica),

@@ -147,7 +147,7 @@ impl Devices {
                     let back = (*copied, Back::Weights(replica));
                     self.back.push(Reverse(back));
                 }
-                Action::Unload { replica } => self.evicted.push(replica.0 % self.models),
+                Action::Unload { replica, .. } => self.evicted.push(replica.0 % self.models),
                 Action::Finish {
                     request,
                     outcome: RequestOutcome::Refused(refusal),

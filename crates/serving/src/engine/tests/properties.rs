@@ -580,7 +580,8 @@ impl CheckedDriver {
                     self.copies.push(replica);
                     self.check_pool();
                 }
-                Action::Unload { replica } => {
+                Action::Unload { replica, wanted } => {
+                    assert!(wanted.is_none_or(|wanted| !self.resident.contains(&wanted)));
                     let held = self.workers.get(&replica).map(|worker| worker.held);
                     assert_eq!(held, Some(0), "none of its batches is there");
                     assert!(self.resident.remove(&replica));

@@ -80,7 +80,7 @@ impl Scenario {
                     format!("ejected {} after {failures}", replica.0)
                 }
                 Action::Load { replica } => format!("load {}", replica.0),
-                Action::Unload { replica } => format!("unload {}", replica.0),
+                Action::Unload { replica, .. } => format!("unload {}", replica.0),
                 Action::ReplicaRestored { replica } => format!("restored {}", replica.0),
                 Action::ReplicaDrained { replica } => format!("drained {}", replica.0),
             });

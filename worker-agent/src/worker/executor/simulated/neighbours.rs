@@ -10,6 +10,7 @@ use std::{
     os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::{Duration, SystemTime},
 };
 
@@ -23,6 +24,9 @@ const WORDS: usize = 6;
 const BATCH_BYTES: u64 = 8 * WORDS as u64;
 /// The number of batches stands before them.
 const COUNT_BYTES: u64 = 8;
+
+/// The number of files of this process, which has several where it runs several programs.
+static JOINED: AtomicU64 = AtomicU64::new(0);
 
 /// A batch that a worker has begun.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,9 +55,10 @@ impl Neighbours {
     /// Joins the workers of the device whose folder this is.
     pub(super) fn join(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
-        let own_name = OsString::from(format!("{}.batches", process::id()));
+        let name = format!("{}-{}", process::id(), JOINED.fetch_add(1, Relaxed));
+        let own_name = OsString::from(format!("{name}.batches"));
         // Nobody finds the file before it is locked.
-        let hidden = folder.join(format!("{}.new", process::id()));
+        let hidden = folder.join(format!("{name}.new"));
         let own = File::options()
             .create(true)
             .truncate(true)
