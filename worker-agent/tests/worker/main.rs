@@ -37,6 +37,7 @@ mod process;
 #[cfg(feature = "torch")]
 mod reused;
 mod simulated;
+#[cfg(feature = "torch")]
 mod simulated_pool;
 #[cfg(feature = "torch")]
 mod torch;
