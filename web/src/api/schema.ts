@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 4bae5a870528db8a2eddc77d374e048996afda2fdd698b01dd0ee4ded8cd53d3) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 f821c034f7696a0c3c586d50e54a1a4d59d99c43a3c40e4937ef42ed50c5fd24) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;

@@ -140,12 +140,13 @@ pub struct Admin {
 #[openapi(
     info(
         title = "Packhorse",
-        description = "The inference listener serves the Open Inference Protocol under `/v2`; the admin listener serves all routes \
-            under `/v1`. The body of every error is `{\"error\": ...}`.",
+        description = "The inference listener serves the Open Inference Protocol under `/v2`, and calls of text models as their own clients \
+            make them; the admin listener serves all other routes under `/v1`. The body of an error is `{\"error\": ...}`, but for those \
+            calls, whose clients know other ones.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     tags(
-        (name = "inference", description = "The Open Inference Protocol, on the inference listener"),
+        (name = "inference", description = "The Open Inference Protocol and calls of text models, on the inference listener"),
         (name = "models", description = "Registered models and their state"),
         (name = "artifacts", description = "Model files"),
         (name = "profiles", description = "Measurements of models"),

@@ -28,11 +28,20 @@ async fn the_listeners_do_not_answer_for_each_other() {
         gateway.get(path).await.error(404);
     }
     let admin = gateway.token("admin-token");
-    for path in ["/v1/models", "/metrics", "/openapi.json"] {
+    for path in [
+        "/v1/goodput",
+        "/v1/models/x/promote",
+        "/metrics",
+        "/openapi.json",
+    ] {
         let address = gateway.app.inference_address();
         let answer = gateway.send(address, Method::GET, path, Some(&admin), Vec::new());
         answer.await.error(404);
     }
+    // Both have a list of models, of which that for clients has names alone.
+    let address = gateway.app.inference_address();
+    let listed = gateway.send(address, Method::GET, "/v1/models", Some(&admin), Vec::new());
+    assert_eq!(listed.await.ok(200)["object"], "list");
 }
 
 #[tokio::test]

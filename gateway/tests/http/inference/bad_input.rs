@@ -274,7 +274,7 @@ async fn other_paths_and_methods_get_the_same_kind_of_error() {
     let gateway = limited(1 << 20).await;
     for path in [
         "/",
-        "/v1/models",
+        "/v1/nodes",
         "/metrics",
         "/v2/nothing",
         "/v2/models/double/nothing",

@@ -118,7 +118,8 @@ mod tests {
             ("[1,2]", NUMBERS),
             ("5", "expected a text or a list of texts"),
             (r#"["a",null]"#, "expected a text"),
-            (r#"["\ud800"]"#, "lone leading surrogate"),
+            (r#"["\ud800"]"#, "unexpected end of hex escape"),
+            (r#"["\ud800\u0041"]"#, "surrogate"),
         ] {
             let error = read(json).unwrap_err();
             assert!(error.contains(expected), "{json}: {error}");
