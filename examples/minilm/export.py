@@ -1,4 +1,4 @@
-"""Writes all-MiniLM-L6-v2 with its weights as a TorchScript file.
+"""Writes all-MiniLM-L6-v2 with its weights as a TorchScript file, and its tokenizer.json beside it.
 
     python examples/minilm/export.py model.pt
 
@@ -7,6 +7,7 @@ the tokens that the mask keeps. Sentences may be filled up with zeros in both in
 """
 
 import argparse
+import shutil
 import warnings
 from pathlib import Path
 
@@ -46,6 +47,7 @@ def export(path: Path) -> None:
         ids = torch.randint(1000, 20000, (5, 17))
         mask = (torch.arange(17) < torch.tensor([[17], [3], [9], [1], [12]])).long()
         torch.testing.assert_close(torch.jit.load(str(path))(ids, mask), encoder(ids, mask), atol=1e-5, rtol=1e-5)
+    shutil.copyfile(get_model_path() / "tokenizer.json", path.absolute().parent / "tokenizer.json")
 
 
 if __name__ == "__main__":

@@ -27,5 +27,5 @@ pub use error::PictureError;
 pub use head::Head;
 pub use kind::PictureKind;
 pub use row::write_row;
-pub use tokenizer::{TextError, Tokenizer, TokenizerError};
+pub use tokenizer::{Cut, TextError, Tokenizer, TokenizerError};
 pub use tokens::Tokens;

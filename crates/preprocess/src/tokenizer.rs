@@ -15,6 +15,10 @@ pub struct Tokenizer {
     pad: u32,
 }
 
+/// A text that was cut into tokens, without those that are added.
+#[derive(Clone, Debug)]
+pub struct Cut(Encoding);
+
 /// The reason why a file is no tokenizer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenizerError {
@@ -115,33 +119,36 @@ impl Tokenizer {
     /// # Errors
     /// The bytes are no text, or one with too many tokens or none.
     pub fn tokens(&self, text: &[u8], limit: usize, truncate: bool) -> Result<Tokens, TextError> {
-        let alone = self.alone(text)?;
+        let Cut(alone) = self.cut(text)?;
         let [count, _] = self.within([alone.len(), 0], false, limit, truncate)?;
-        self.complete(beginning(alone, count), None, limit)
+        self.complete(beginning(&alone, count), None, limit)
+    }
+
+    /// Cuts a text that will be compared with others.
+    ///
+    /// # Errors
+    /// The bytes are no text.
+    pub fn cut(&self, text: &[u8]) -> Result<Cut, TextError> {
+        let encoded = self.inner.encode_fast(checked(text)?, false);
+        encoded.map(Cut).map_err(|e| fails(&*e))
     }
 
     /// Returns the tokens of two texts that the model compares, such as a question and a document. Of more than `limit` tokens the longer text loses
     /// some at its end, until both have as many.
     ///
     /// # Errors
-    /// The bytes are no texts, or such with too many tokens or none.
+    /// They have too many tokens or none.
     pub fn pair_tokens(
         &self,
-        [first, second]: [&[u8]; 2],
+        Cut(first): &Cut,
+        Cut(second): &Cut,
         limit: usize,
         truncate: bool,
     ) -> Result<Tokens, TextError> {
-        let (first, second) = (self.alone(first)?, self.alone(second)?);
         let counts = [first.len(), second.len()];
         let [one, other] = self.within(counts, true, limit, truncate)?;
         let second = beginning(second, other);
         self.complete(beginning(first, one), Some(second), limit)
-    }
-
-    /// Returns the tokens of a text without those that are added.
-    fn alone(&self, text: &[u8]) -> Result<Encoding, TextError> {
-        let encoded = self.inner.encode_fast(checked(text)?, false);
-        encoded.map_err(|e| fails(&*e))
     }
 
     /// Returns how many tokens are left of one text or two, so that they are at most `limit` with those that are added.
@@ -211,9 +218,9 @@ fn longest_first([one, other]: [usize; 2], most: usize) -> [usize; 2] {
     clippy::default_trait_access,
     reason = "the crate of that map is not a dependency of ours"
 )]
-fn beginning(whole: Encoding, count: usize) -> Encoding {
+fn beginning(whole: &Encoding, count: usize) -> Encoding {
     if whole.len() <= count {
-        return whole;
+        return whole.clone();
     }
     Encoding::new(
         whole.get_ids()[..count].to_vec(),

@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use packhorse_cluster::{Dim, Program, Shape, TensorSpec, TextPreprocess, TokenTensor};
-use packhorse_preprocess::{TextError, Tokenizer, Tokens};
+use packhorse_preprocess::{Cut, TextError, Tokenizer, Tokens};
 use packhorse_protocol::Tensor;
 
 use super::{
@@ -51,15 +51,22 @@ impl<'a> TextInput<'a> {
         self.tokenizer.tokens(text, limit, truncate)
     }
 
+    /// Cuts a text that is compared with others.
+    pub(in crate::api) fn cut(&self, text: &[u8]) -> Result<Cut, TextError> {
+        self.tokenizer.cut(text)
+    }
+
     /// Returns the tokens of two texts that the model compares.
     pub(in crate::api) fn pair_tokens(
         &self,
-        pair: [&[u8]; 2],
+        first: &Cut,
+        second: &[u8],
         truncate: Option<bool>,
     ) -> Result<Tokens, TextError> {
+        let second = self.tokenizer.cut(second)?;
         let limit = self.declared.max_length as usize;
         let truncate = truncate.unwrap_or(self.declared.truncate);
-        self.tokenizer.pair_tokens(pair, limit, truncate)
+        self.tokenizer.pair_tokens(first, &second, limit, truncate)
     }
 
     /// Returns the bytes that cutting texts into tokens takes, one after the other, beside the tokens.

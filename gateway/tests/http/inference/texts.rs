@@ -201,3 +201,51 @@ async fn a_model_whose_tokenizer_is_gone_says_so_and_takes_tokens() {
         .ok(200);
     drop(folder);
 }
+
+#[tokio::test]
+async fn what_the_form_of_an_answer_cannot_have_is_a_failure_of_the_model() {
+    let (mut gateway, _folder) = gateway().await;
+    let mut other = ends_model(&format!("sha256:{}", "5".repeat(64)));
+    other.program.model = "nan:1".parse().unwrap();
+    gateway.add_model(other);
+    let worker = gateway.add_worker("nan:1", 1).await;
+    worker.answer_all(|batch| {
+        let rows = batch.header.inputs[0].shape().dims()[0];
+        let numbers = vec![f32::NAN; 3 * rows as usize];
+        vec![output(&[rows.cast_signed(), 3], &numbers)]
+    });
+    let call = post(
+        &gateway,
+        "/v1/embeddings",
+        &json!({"model": "nan", "input": "a"}),
+    )
+    .await;
+    let error = call.ok(500)["error"].clone();
+    assert_eq!(error["type"], "server_error");
+    assert!(
+        error["message"].as_str().unwrap().contains("not finite"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn documents_are_limited_and_a_query_is_named() {
+    let (gateway, _folder) = gateway().await;
+    let rank = async |query: &str, documents: Value| {
+        let call = json!({"model": "ends", "query": query, "documents": documents});
+        let answer = post(&gateway, "/v2/rerank", &call).await;
+        answer.ok(400)["error"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned()
+    };
+    let many = rank("q", json!(vec!["a"; 2049])).await;
+    assert!(
+        many.contains("more documents than the limit of 2048"),
+        "{many}"
+    );
+    let wrong = rank("q", json!([5])).await;
+    assert!(wrong.starts_with("documents[0]: "), "{wrong}");
+    let none = rank("q", json!(["a"])).await;
+    assert!(none.contains("scores of classes"), "{none}");
+}

@@ -1,12 +1,12 @@
 //! `packhorse model`: lists, shows, changes and removes registered models.
 
+pub(super) mod beside;
 pub(super) mod describe;
 pub(super) mod draft;
 mod example;
 mod init;
 pub(super) mod register;
 pub(super) mod signature;
-pub(super) mod tokenizer;
 mod trial;
 pub(super) mod upload;
 

@@ -22,11 +22,11 @@ use packhorse_terminal::{
 use serde_json::{Map, Value};
 
 use super::{
+    beside::{Places, name_tokenizer, read_labels},
     describe::{describe, init_command, name_of, number, read_artifact},
     draft::{UNKNOWN, first_unknown},
     example::add_example,
     signature::SignatureArgs,
-    tokenizer::name_tokenizer,
     upload::{hash_artifact, upload},
 };
 use crate::{
@@ -150,12 +150,15 @@ impl RegisterArgs {
             }
             None => (None, None),
         };
+        let places = Places {
+            program: program.map(PathBuf::as_path),
+            registration: Some(&self.spec),
+        };
+        read_labels(&mut spec, &places)?;
         // Checked before the upload, so that a mistake in the specification does not cost the transfer of a large file.
         let mut registration: ModelRegistration = serde_json::from_value(Value::Object(spec))
             .with_context(|| format!("{}", self.spec.display()))?;
-        let folders = [program, Some(&self.spec)].map(|path| path.and_then(|path| path.parent()));
-        let tokenizer = name_tokenizer(&mut registration, &folders).await;
-        let tokenizer = tokenizer.with_context(|| format!("{}", self.spec.display()))?;
+        let tokenizer = name_tokenizer(&mut registration, &places).await?;
         if let Some(told) = &told {
             check_order(told, &registration).with_context(|| format!("{}", self.spec.display()))?;
         }

@@ -22,11 +22,11 @@ use serde_json::{Map, Value};
 
 use crate::commands::{
     model::{
+        beside::{Places, name_tokenizer, read_labels},
         describe::{describe, init_command, read_artifact},
         draft::{UNKNOWN, first_unknown},
         register::{check_kind, check_order, name_artifact},
         signature::SignatureArgs,
-        tokenizer::name_tokenizer,
         upload::{hash_artifact, upload},
     },
     triton_folder::TritonFolder,
@@ -210,8 +210,13 @@ impl RepositoryVersion {
         }
         name_artifact(&mut self.spec, &file)?;
         let said: BTreeSet<String> = self.spec.keys().cloned().collect();
+        let places = Places {
+            program: Some(&self.program),
+            registration: None,
+        };
+        read_labels(&mut self.spec, &places)?;
         let mut wanted: ModelRegistration = serde_json::from_value(Value::Object(self.spec))?;
-        let tokenizer = name_tokenizer(&mut wanted, &[self.program.parent()]).await?;
+        let tokenizer = name_tokenizer(&mut wanted, &places).await?;
         let version = wanted.version.context("the folder says the version")?;
         let mut of_model = registered.iter().filter(|view| view.name == wanted.name);
         let is_newest = of_model.clone().all(|view| view.version <= version);

@@ -1,5 +1,6 @@
 //! The answers of the engine to the requests of a call, as rows of numbers in the order of its texts.
 
+use axum::http::StatusCode;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::{AT_A_TIME, texts::Part};
@@ -73,11 +74,24 @@ pub(super) async fn answers(
         }
     }
     let rows: Option<Vec<Row>> = rows.into_iter().collect();
-    let rows = rows.expect("every text is a row of one request");
+    // A model may answer no numbers at all.
+    let rows = rows.ok_or_else(|| wrong("it has no numbers for a text"))?;
+    let is_finite = |row: &Row| row.numbers.iter().all(|number| number.is_finite());
+    if !rows.iter().all(is_finite) {
+        return Err(wrong(
+            "it has a number that is not finite, which the form of the answer cannot have",
+        ));
+    }
     Ok(Rows {
         rows,
         _memory: memory,
     })
+}
+
+/// Returns the error of a model whose output cannot be answered.
+fn wrong(problem: &str) -> InferenceError {
+    let message = format!("the output of the model: {problem}");
+    InferenceError::new(StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
 async fn answer(

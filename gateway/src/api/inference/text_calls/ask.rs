@@ -1,48 +1,20 @@
 //! What a call wants of a model.
 
 use packhorse_cluster::{Classes, Embedding, ModelSpec, Postprocess};
-use packhorse_preprocess::{TextError, Tokens};
 
-use crate::api::inference::{error::InferenceError, texts::TextInput};
+use crate::api::inference::error::InferenceError;
 
 /// The texts of a call, and the output that is wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
+    /// The text that each of the others is compared with, if any.
+    pub(super) query: Option<String>,
     /// The texts.
-    pub(super) texts: Vec<Text>,
+    pub(super) texts: Vec<String>,
     /// True if texts that are too long are cut, false if they are refused; none for what the registration says.
     pub(super) truncate: Option<bool>,
     /// The name of the output.
     pub(super) output: String,
-}
-
-/// A text of a call, or two that are compared.
-#[derive(Clone, Debug)]
-pub(super) enum Text {
-    One(String),
-    Pair(String, String),
-}
-
-impl Text {
-    /// Returns the size of the text, or of the longer one, in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        match self {
-            Self::One(text) => text.len(),
-            Self::Pair(one, other) => one.len().max(other.len()),
-        }
-    }
-
-    /// Returns the tokens.
-    pub(super) fn tokens(
-        &self,
-        way: &TextInput<'_>,
-        truncate: Option<bool>,
-    ) -> Result<Tokens, TextError> {
-        match self {
-            Self::One(text) => way.tokens(text.as_bytes(), truncate),
-            Self::Pair(one, other) => way.pair_tokens([one.as_bytes(), other.as_bytes()], truncate),
-        }
-    }
 }
 
 /// Returns the output of a model that is an embedding, with its name.

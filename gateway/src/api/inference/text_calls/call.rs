@@ -17,7 +17,7 @@ use super::{
     BODY_LIMIT,
     answers::{Rows, answers},
     ask::Ask,
-    texts::parts,
+    texts::{Part, cut_query, parts, portions, tokens},
 };
 use crate::{
     api::{
@@ -31,6 +31,7 @@ use crate::{
             middleware::identity_of,
             model_path::ModelPath,
             state::{Inference, InferenceLimits},
+            texts::TextInput,
             work_pool::Party,
         },
     },
@@ -194,14 +195,45 @@ impl Call<'_> {
         if let Some(refusal) = refusal(&self.path, self.arrival.tenant) {
             return Err(refused(refusal.into()));
         }
-        let requested = self.path.requested.clone();
-        let books = requested.model.memory.tenant(self.arrival.tenant);
-        let clock = self.inference.data_plane.clock();
-        let cut = move || parts(&ask, &requested.model, &books, clock);
-        let cut = self.inference.pool.parse(self.party(), cut).await;
-        let cut = cut.map_err(InferenceError::from).flatten();
-        let parts = cut.map_err(refused)?;
-        answers(self.inference, &self.arrival, &self.path, parts).await
+        let parts = self.parts(ask).await.map_err(refused)?;
+        let answered = answers(self.inference, &self.arrival, &self.path, parts).await;
+        answered.map_err(|error| {
+            let now = self.inference.data_plane.clock().now();
+            error.or_retry_after(self.path.requested.retry_after(now))
+        })
+    }
+
+    /// Returns the requests of a call's texts, which are cut portion by portion.
+    async fn parts(&self, ask: Ask) -> Result<Vec<Part>, InferenceError> {
+        let pool = &self.inference.pool;
+        let model = &self.path.requested.model;
+        let books = model.memory.tenant(self.arrival.tenant);
+        let mut memory = books.reservation();
+        let ask = Arc::new(ask);
+        let query = match &ask.query {
+            None => None,
+            Some(query) => {
+                memory.grow(TextInput::work([query.len()].into_iter()))?;
+                let (ask, model) = (Arc::clone(&ask), Arc::clone(model));
+                let cut = move || cut_query(&ask, &model);
+                pool.parse(self.party(), cut).await??
+            }
+        };
+        let query = Arc::new(query);
+        memory.grow(TextInput::work(ask.texts.iter().map(String::len)))?;
+        let mut rows = Vec::with_capacity(ask.texts.len());
+        for range in portions(&ask.texts) {
+            let (ask, query, model) = (Arc::clone(&ask), Arc::clone(&query), Arc::clone(model));
+            let cut = move || tokens(&ask, Option::as_ref(&query), range, &model);
+            let cut = pool.parse(self.party(), cut).await??;
+            // Two numbers for each token.
+            let bytes: u64 = cut.iter().map(|(_, tokens)| 8 * tokens.len() as u64).sum();
+            memory.grow(bytes)?;
+            rows.extend(cut);
+        }
+        let (model, clock) = (Arc::clone(model), self.inference.data_plane.clock());
+        let make = move || parts(&ask, rows, &model, &books, clock);
+        pool.parse(self.party(), make).await?
     }
 
     /// Writes an answer, which `make` makes of the rows, as JSON of about so many bytes.

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::{
     answers::{Row, Rows},
-    ask::{Ask, Text, embedding_of},
+    ask::{Ask, embedding_of},
     call::{Received, receive},
     embedding::embedding,
     input::Texts,
@@ -202,7 +202,8 @@ async fn embed(
     let call = received.of_named(inference, &model).await?;
     let (output, declared) = embedding_of(&call.path.requested.model.spec)?;
     let ask = Ask {
-        texts: texts.into_iter().map(Text::One).collect(),
+        query: None,
+        texts,
         truncate: None,
         output,
     };

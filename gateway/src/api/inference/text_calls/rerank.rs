@@ -2,17 +2,22 @@
 //!
 //! Source: the API references of Cohere, version 2, and of Jina, version 1: Rerank.
 
+use std::fmt;
+
 use axum::{
     extract::{Request, State},
     response::{IntoResponse as _, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, SeqAccess, Visitor},
+};
 use utoipa::ToSchema;
 
 use super::{
     MAX_TEXTS,
     answers::{Row, Rows},
-    ask::{Ask, Text, classes_of},
+    ask::{Ask, classes_of},
     call::{Call, Received, receive},
     openai::{Failure, OpenAiError},
 };
@@ -26,7 +31,8 @@ pub(in crate::api::inference) struct RankRequest {
     /// The query.
     query: String,
     /// At most 2048 documents: texts, or objects with a field `text`.
-    documents: Vec<Document>,
+    #[schema(value_type = Vec<Document>)]
+    documents: Documents,
     /// The most documents in the answer.
     #[serde(default)]
     top_n: Option<usize>,
@@ -46,6 +52,38 @@ enum Document {
         /// The text.
         text: String,
     },
+}
+
+/// A list of documents, of which there are not too many.
+#[derive(Debug, Default)]
+struct Documents(Vec<Document>);
+
+impl<'de> Deserialize<'de> for Documents {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(DocumentsVisitor)
+    }
+}
+
+struct DocumentsVisitor;
+
+impl<'de> Visitor<'de> for DocumentsVisitor {
+    type Value = Documents;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of documents")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Documents, A::Error> {
+        let mut documents = Vec::new();
+        while let Some(document) = list.next_element()? {
+            if documents.len() == MAX_TEXTS {
+                let problem = format!("more documents than the limit of {MAX_TEXTS}");
+                return Err(de::Error::custom(problem));
+            }
+            documents.push(document);
+        }
+        Ok(Documents(documents))
+    }
 }
 
 /// The ranks of documents.
@@ -114,12 +152,12 @@ async fn answer(
     let documents = std::mem::take(&mut received.body.documents);
     let (top_n, with_documents) = (received.body.top_n, received.body.return_documents);
     let call = received.of_named(inference, &model).await?;
-    let texts = documents.iter().map(|document| match document {
+    let texts = documents.0.iter().map(|document| match document {
         Document::Text(text) | Document::Object { text } => text.clone(),
     });
     let texts: Vec<String> = texts.collect();
-    let rows = rank(&call, &query, &texts, None).await?;
     let bytes = texts.iter().map(|text| 64 + 6 * text.len()).sum();
+    let rows = rank(&call, query, texts, None).await?;
     let id = call.arrival.identity.id().to_owned();
     let make = move |rows: Rows| {
         let total_tokens = rows.rows.iter().map(|row| row.tokens).sum();
@@ -127,7 +165,7 @@ async fn answer(
         let item = |(index, relevance_score): (usize, f64)| RankItem {
             index,
             relevance_score,
-            document: with_documents.then(|| documents[index].clone()),
+            document: with_documents.then(|| documents.0[index].clone()),
         };
         let most = top_n.unwrap_or(usize::MAX);
         RankAnswer {
@@ -143,8 +181,8 @@ async fn answer(
 /// Has a model compare a query with texts.
 pub(super) async fn rank(
     call: &Call<'_>,
-    query: &str,
-    texts: &[String],
+    query: String,
+    texts: Vec<String>,
     truncate: Option<bool>,
 ) -> Result<Rows, InferenceError> {
     let count = texts.len();
@@ -153,9 +191,9 @@ pub(super) async fn rank(
         return Err(InferenceError::bad_request(message));
     }
     let (output, _) = classes_of(&call.path.requested.model.spec)?;
-    let pair = |text: &String| Text::Pair(query.to_owned(), text.clone());
     let ask = Ask {
-        texts: texts.iter().map(pair).collect(),
+        query: Some(query),
+        texts,
         truncate,
         output,
     };

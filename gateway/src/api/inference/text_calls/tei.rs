@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 use super::{
     MAX_TEXTS,
     answers::{Row, Rows},
-    ask::{Ask, Text, classes_of, embedding_of},
+    ask::{Ask, classes_of, embedding_of},
     call::{Call, Received, receive},
     embedding::embedding,
     input::Texts,
@@ -245,7 +245,8 @@ async fn embeddings(
     declared.normalize = asked.normalize.unwrap_or(declared.normalize);
     let dimensions = asked.dimensions;
     let ask = Ask {
-        texts: texts.into_iter().map(Text::One).collect(),
+        query: None,
+        texts,
         truncate: asked.truncate,
         output,
     };
@@ -272,7 +273,8 @@ async fn classes(
     // Hugging Face's own client expects a list of lists for one text, too.
     let is_list = asked.inputs.is_list || task == Task::Any;
     let ask = Ask {
-        texts: texts.into_iter().map(Text::One).collect(),
+        query: None,
+        texts,
         truncate: asked.truncate,
         output,
     };
@@ -323,8 +325,8 @@ pub(in crate::api::inference) async fn rerank(
     let asked = &received.body;
     let (truncate, raw, with_text) = (asked.truncate, asked.raw_scores, asked.return_text);
     let call = received.of(&inference, &model, "").await?;
-    let rows = rank(&call, &query, &texts, truncate).await?;
     let bytes = texts.iter().map(|text| 64 + 6 * text.len()).sum();
+    let rows = rank(&call, query, texts.clone(), truncate).await?;
     let make = move |rows: Rows| {
         let mut texts: Vec<Option<String>> = texts.into_iter().map(Some).collect();
         let ranked = in_order(&rows, |row| score(row, raw));

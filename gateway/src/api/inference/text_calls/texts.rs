@@ -1,9 +1,11 @@
 //! The texts of a call as requests for the engine.
 
-use packhorse_preprocess::Tokens;
+use std::ops::Range;
+
+use packhorse_preprocess::{Cut, Tokenizer, Tokens};
 use packhorse_protocol::{OutputRequest, RequestMessage};
 
-use super::ask::{Ask, Text};
+use super::ask::Ask;
 use crate::{
     api::inference::{
         computation::{REQUEST_BYTES, ReceivedRequest},
@@ -25,23 +27,61 @@ pub(super) struct Part {
     pub(super) request: ReceivedRequest,
 }
 
-/// Returns the requests of a call's texts. It takes long, and runs on the pool.
+/// Returns ranges of a call's texts that one thread of the pool cuts in one go: few bytes, so that the calls of others wait for no longer than for a
+/// single text, and that what nobody waits for any more is left soon.
+pub(super) fn portions(texts: &[String]) -> Vec<Range<usize>> {
+    let mut ranges = Vec::new();
+    let (mut from, mut bytes) = (0, 0);
+    for (index, text) in texts.iter().enumerate() {
+        if index > from && bytes + text.len() > Tokenizer::MAX_TEXT_BYTES {
+            ranges.push(from..index);
+            (from, bytes) = (index, 0);
+        }
+        bytes += text.len();
+    }
+    if from < texts.len() {
+        ranges.push(from..texts.len());
+    }
+    ranges
+}
+
+/// Returns the cut query of a call. It takes long, and runs on the pool.
+pub(super) fn cut_query(ask: &Ask, model: &ServedModel) -> Result<Option<Cut>, InferenceError> {
+    let way = TextInput::of(model)?;
+    let cut = ask.query.as_ref().map(|query| way.cut(query.as_bytes()));
+    let wrong = |error| InferenceError::bad_request(format!("query: {error}"));
+    cut.transpose().map_err(wrong)
+}
+
+/// Returns the tokens of some texts. It takes long, and runs on the pool.
+pub(super) fn tokens(
+    ask: &Ask,
+    query: Option<&Cut>,
+    range: Range<usize>,
+    model: &ServedModel,
+) -> Result<Vec<(usize, Tokens)>, InferenceError> {
+    let way = TextInput::of(model)?;
+    let of_text = |index: usize| {
+        let text = ask.texts[index].as_bytes();
+        let tokens = match query {
+            Some(query) => way.pair_tokens(query, text, ask.truncate),
+            None => way.tokens(text, ask.truncate),
+        };
+        let wrong = |error| InferenceError::bad_request(format!("text {index}: {error}"));
+        Ok((index, tokens.map_err(wrong)?))
+    };
+    range.map(of_text).collect()
+}
+
+/// Returns the requests of a call's tokens. It takes long, and runs on the pool.
 pub(super) fn parts(
     ask: &Ask,
+    mut rows: Vec<(usize, Tokens)>,
     model: &ServedModel,
     books: &TenantMemory,
     clock: Clock,
 ) -> Result<Vec<Part>, InferenceError> {
     let way = TextInput::of(model)?;
-    let mut memory = books.reservation();
-    memory.grow(TextInput::work(ask.texts.iter().map(Text::bytes)))?;
-    let mut rows = Vec::with_capacity(ask.texts.len());
-    for (index, text) in ask.texts.iter().enumerate() {
-        let tokens = text.tokens(&way, ask.truncate);
-        let wrong = |error| InferenceError::bad_request(format!("text {index}: {error}"));
-        rows.push((index, tokens.map_err(wrong)?));
-    }
-    drop(memory);
     rows.sort_by_key(|(_, tokens)| tokens.len());
     let limit = model.spec.program.rows_limit() as usize;
     let mut parts = Vec::new();
@@ -74,7 +114,7 @@ pub(super) fn parts(
 }
 
 /// Returns ranges of rows that are sorted by their length: at most `limit` rows each, of which at most half is filling.
-fn batches(rows: &[(usize, Tokens)], limit: usize) -> Vec<std::ops::Range<usize>> {
+fn batches(rows: &[(usize, Tokens)], limit: usize) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut from, mut tokens) = (0, 0);
     for (index, (_, row)) in rows.iter().enumerate() {
@@ -110,6 +150,15 @@ mod tests {
         assert_eq!(batches(&rows(&[8, 8, 8, 512]), 32), [0..3, 3..4]);
         assert_eq!(batches(&rows(&[8, 9, 10, 12]), 3), [0..3, 3..4]);
         assert_eq!(batches(&rows(&[5, 5]), 1), [0..1, 1..2]);
+    }
+
+    #[test]
+    fn texts_are_cut_in_portions_of_the_largest_text() {
+        let text = |bytes: usize| "a".repeat(bytes);
+        assert_eq!(portions(&[text(9), text(9)]), vec![0..2; 1]);
+        let full = Tokenizer::MAX_TEXT_BYTES;
+        let texts = [text(5), text(full - 5), text(1), text(2 * full), text(3)];
+        assert_eq!(portions(&texts), [0..2, 2..3, 3..4, 4..5]);
     }
 
     proptest! {
