@@ -230,7 +230,12 @@ impl Embedding {
             );
             return Err(("normalize", problem));
         }
-        let dims = spec.shape.len() - usize::from(program.batches() && !spec.shape.is_empty());
+        let dims = match (spec.shape.as_slice(), program.batches()) {
+            ([_, row @ ..], true) | ([Dim::Fixed(1), row @ ..], false) if !row.is_empty() => {
+                row.len()
+            }
+            (row, _) => row.len(),
+        };
         let shape = spec.shape_text();
         match (self.pool, dims) {
             (None, 1) | (Some(_), 2) if !has_text => Err((

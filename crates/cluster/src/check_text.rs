@@ -212,6 +212,12 @@ mod tests {
             problem(&bert, "{}", r#"{"y":{"normalize":true}}"#).unwrap(),
             "postprocess.y.pool: an embedding is of a text, and preprocess declares none"
         );
+        let one = Program {
+            outputs: serde_json::from_str(r#"[{"name":"y","datatype":"FP32","shape":[1,4]}]"#)
+                .unwrap(),
+            ..program(r#"[{"name":"ids","datatype":"INT64","shape":[1,-1]}]"#, 0)
+        };
+        assert_eq!(problem(&one, text, r#"{"y":{"normalize":true}}"#), None);
         for (post, expected) in [
             (
                 r#"{"y":{"normalize":true,"top_k":1}}"#,

@@ -477,6 +477,7 @@ impl Controller {
         }
         self.state.traffic.touch(&id.name);
         self.serve(ServeChange::RemoveModel(id.clone()));
+        self.publications.remove_model(&id);
         self.announcements.remove_model(&id);
         self.tell(Notice::Model(id.clone(), None, None));
         self.request_plan(now, PlanReason::ModelRemoved(id));

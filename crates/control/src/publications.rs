@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use packhorse_cluster::{NodeName, Program, ReplicaId, WantedProfile, WantedReplica, WantedState};
+use packhorse_cluster::{
+    ModelId, NodeName, Program, ReplicaId, WantedProfile, WantedReplica, WantedState,
+};
 
 use crate::effect::{ServeChange, Target};
 
@@ -12,7 +14,8 @@ pub(crate) struct Publications {
     wanted: BTreeMap<NodeName, Arc<WantedState>>,
     /// The last revision of any node. A node that was removed and comes back may remember those that it had.
     revision: u64,
-    served: BTreeMap<ReplicaId, Target>,
+    /// None for a target that the data plane has lost with its model.
+    served: BTreeMap<ReplicaId, Option<Target>>,
 }
 
 impl Publications {
@@ -56,12 +59,32 @@ impl Publications {
         self.wanted.remove(node);
     }
 
+    /// Forgets what was published of a model's replicas: the data plane loses them with the model, and gets them again if another one of the same name
+    /// takes them over.
+    pub(crate) fn remove_model(&mut self, model: &ModelId) {
+        for served in self.served.values_mut() {
+            if served
+                .as_ref()
+                .is_some_and(|target| target.replica.spec.model.model == *model)
+            {
+                *served = None;
+            }
+        }
+    }
+
     /// Returns the change of the data plane for a replica with this target, if it has changed.
     pub(crate) fn serve(&mut self, id: ReplicaId, target: Option<Target>) -> Option<ServeChange> {
         match target {
-            Some(target) if self.served.get(&id) == Some(&target) => None,
+            Some(target)
+                if self
+                    .served
+                    .get(&id)
+                    .is_some_and(|served| served.as_ref() == Some(&target)) =>
+            {
+                None
+            }
             Some(target) => {
-                self.served.insert(id, target.clone());
+                self.served.insert(id, Some(target.clone()));
                 Some(ServeChange::Replica(Box::new(target)))
             }
             None => {

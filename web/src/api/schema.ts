@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f821c034f7696a0c3c586d50e54a1a4d59d99c43a3c40e4937ef42ed50c5fd24) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 8181d540eb1de3ce9f7dff374fbc076d94ddf2ce41df0505d3133e358dc324db) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -625,8 +625,7 @@ export interface components {
         EmbeddingsRequest: {
             /** @description The number of dimensions that are left of each embedding, which is brought to the length of one again. */
             dimensions?: number | null;
-            /** @description The form of the embeddings. */
-            encoding_format?: components["schemas"]["EncodingFormat"];
+            encoding_format?: components["schemas"]["EncodingFormat"] | null;
             /** @description A text, or a list of at most 2048 texts. */
             input: unknown;
             /** @description The model, as `NAME` or `NAME:VERSION`. */
@@ -2214,7 +2213,7 @@ export interface components {
             /** @description The query. */
             query: string;
             /** @description True to have the documents in the answer. */
-            return_documents?: boolean;
+            return_documents?: boolean | null;
             /** @description The most documents in the answer. */
             top_n?: number | null;
         };
@@ -2547,9 +2546,9 @@ export interface components {
             /** @description The query. */
             query: string;
             /** @description True for the number of the output in place of its sigmoid. */
-            raw_scores?: boolean;
+            raw_scores?: boolean | null;
             /** @description True to have the texts in the answer. */
-            return_text?: boolean;
+            return_text?: boolean | null;
             /** @description At most 2048 texts. */
             texts: string[];
             /** @description True to cut texts that are too long, false to refuse them; by default as the model's registration says. */
@@ -2783,7 +2782,7 @@ export interface components {
             /** @description True to bring embeddings to the length of one, false not to; by default as the model's registration says. */
             normalize?: boolean | null;
             /** @description True for the numbers of the output in place of their softmax. */
-            raw_scores?: boolean;
+            raw_scores?: boolean | null;
             /** @description True to cut texts that are too long, false to refuse them; by default as the model's registration says. */
             truncate?: boolean | null;
         };

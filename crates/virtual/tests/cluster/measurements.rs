@@ -229,3 +229,18 @@ fn a_measurement_that_batches_contradict_is_made_again_for_a_registration_in_its
         profile(c, "a:1").is_some()
     });
 }
+
+#[test]
+fn a_model_that_is_registered_again_with_the_same_program_is_served_again() {
+    let mut cluster = cluster();
+    register(&mut cluster, named("a:1", "a:1"));
+    wait_until_served(&mut cluster, "a:1");
+    let starts = cluster.worker_starts();
+    for _ in 0..3 {
+        let replace = Command::Replace(Box::new(named("a:1", "a:1")), 1 << 20);
+        cluster.command_and_wait(replace).unwrap();
+        wait_until_served(&mut cluster, "a:1");
+    }
+    // Its worker has the program already.
+    assert_eq!(cluster.worker_starts(), starts);
+}

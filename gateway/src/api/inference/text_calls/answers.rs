@@ -3,11 +3,16 @@
 use axum::http::StatusCode;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::{AT_A_TIME, texts::Part};
+use super::{
+    AT_A_TIME,
+    ask::{Wanted, check_dimensions},
+    embedding::embedding,
+    texts::Part,
+};
 use crate::{
     api::inference::{
         classes::scores,
-        computation::{Arrival, Computed, compute},
+        computation::{Arrival, Computed, REQUEST_BYTES, compute},
         error::InferenceError,
         model_path::ModelPath,
         state::Inference,
@@ -18,10 +23,8 @@ use crate::{
 
 /// The answer to a text.
 pub(super) struct Row {
-    /// The numbers of the output.
+    /// The embedding, or the numbers of the output.
     pub(super) numbers: Vec<f64>,
-    /// The size of the last dimension.
-    pub(super) size: usize,
     /// The number of the text's tokens.
     pub(super) tokens: usize,
 }
@@ -34,18 +37,9 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Checks the wanted number of dimensions of embeddings. Returns the size of an answer with them in bytes, about.
-    pub(super) fn embedding_bytes(
-        &self,
-        dimensions: Option<usize>,
-    ) -> Result<usize, InferenceError> {
-        let size = self.rows.first().map_or(0, |row| row.size);
-        match dimensions {
-            Some(wanted) if !(1..=size).contains(&wanted) => Err(InferenceError::bad_request(
-                format!("dimensions: {wanted} is not between 1 and the {size} of the model"),
-            )),
-            _ => Ok(self.rows.len() * (64 + 16 * dimensions.unwrap_or(size))),
-        }
+    /// Returns how many numbers all rows have.
+    pub(super) fn numbers(&self) -> usize {
+        self.rows.iter().map(|row| row.numbers.len()).sum()
     }
 }
 
@@ -55,12 +49,13 @@ pub(super) async fn answers(
     arrival: &Arrival<'_>,
     path: &ModelPath,
     parts: Vec<Part>,
+    wanted: Wanted,
 ) -> Result<Rows, InferenceError> {
     let texts = parts.iter().map(|part| part.texts.len()).sum();
     let answered = stream::iter(
         parts
             .into_iter()
-            .map(|part| answer(inference, arrival, path, part)),
+            .map(|part| answer(inference, arrival, path, part, wanted)),
     );
     let answered = answered.buffer_unordered(AT_A_TIME);
     let answered: Vec<_> = answered.try_collect().await?;
@@ -76,12 +71,6 @@ pub(super) async fn answers(
     let rows: Option<Vec<Row>> = rows.into_iter().collect();
     // A model may answer no numbers at all.
     let rows = rows.ok_or_else(|| wrong("it has no numbers for a text"))?;
-    let is_finite = |row: &Row| row.numbers.iter().all(|number| number.is_finite());
-    if !rows.iter().all(is_finite) {
-        return Err(wrong(
-            "it has a number that is not finite, which the form of the answer cannot have",
-        ));
-    }
     Ok(Rows {
         rows,
         _memory: memory,
@@ -99,6 +88,7 @@ async fn answer(
     arrival: &Arrival<'_>,
     path: &ModelPath,
     part: Part,
+    wanted: Wanted,
 ) -> Result<(Vec<(usize, Row)>, Reservation), InferenceError> {
     let arrival = Arrival {
         at: inference.data_plane.clock().now(),
@@ -128,23 +118,38 @@ async fn answer(
         let spec = &answer.model.spec.program.outputs[index];
         let output = &answer.answered[index];
         let numbers = scores(spec.datatype, &output.data);
-        let size = output.shape.dims().last().copied().unwrap_or(1) as usize;
+        let size = output.shape.dims().last().copied().unwrap_or(1);
         let each = (numbers.len() / texts.len().max(1)).max(1);
         let rows = numbers.chunks_exact(each).zip(texts.iter().zip(&lengths));
-        let rows = rows.map(|(numbers, (text, tokens))| {
-            let row = Row {
-                numbers: numbers.to_vec(),
-                size,
-                tokens: *tokens,
+        let row = |(numbers, (text, tokens)): (&[f64], (&usize, &usize))| {
+            if !numbers.iter().all(|number| number.is_finite()) {
+                return Err(wrong(
+                    "it has a number that is not finite, which the form of the answer cannot have",
+                ));
+            }
+            let numbers = match wanted {
+                Wanted::Scores => numbers.to_vec(),
+                Wanted::Embedding(declared, dimensions) => {
+                    check_dimensions(dimensions, Some(size))?;
+                    embedding(numbers, size as usize, *tokens, declared, dimensions)
+                }
             };
-            (*text, row)
-        });
-        rows.collect::<Vec<_>>()
+            Ok((
+                *text,
+                Row {
+                    numbers,
+                    tokens: *tokens,
+                },
+            ))
+        };
+        rows.map(row).collect::<Result<Vec<_>, InferenceError>>()
     };
     let read = match memory.grow(bytes) {
-        Ok(()) => Ok(inference.pool.format(party, read).await),
+        Ok(()) => inference.pool.format(party, read).await,
         Err(exhausted) => Err(exhausted.into()),
     };
     let (rows, _) = ending.end(read)?;
+    let kept: usize = rows.iter().map(|(_, row)| 8 * row.numbers.len()).sum();
+    memory.resize(REQUEST_BYTES + kept as u64)?;
     Ok((rows, memory))
 }

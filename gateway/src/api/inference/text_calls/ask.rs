@@ -1,6 +1,6 @@
 //! What a call wants of a model.
 
-use packhorse_cluster::{Classes, Embedding, ModelSpec, Postprocess};
+use packhorse_cluster::{Classes, Dim, Embedding, ModelSpec, Postprocess};
 
 use crate::api::inference::error::InferenceError;
 
@@ -15,6 +15,43 @@ pub(super) struct Ask {
     pub(super) truncate: Option<bool>,
     /// The name of the output.
     pub(super) output: String,
+    /// What is made of each row of the output.
+    pub(super) wanted: Wanted,
+}
+
+/// What is made of a row of an output.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted {
+    /// All its numbers.
+    Scores,
+    /// Its embedding, cut to a number of dimensions if one is given.
+    Embedding(Embedding, Option<usize>),
+}
+
+/// Returns the size of the last dimension of an output, where the model declares it.
+pub(super) fn size_of(spec: &ModelSpec, output: &str) -> Option<u64> {
+    let mut outputs = spec.program.outputs.iter();
+    let output = outputs.find(|spec| spec.name == output)?;
+    match output.shape.last() {
+        Some(Dim::Fixed(size)) => Some(*size),
+        Some(Dim::Any) | None => None,
+    }
+}
+
+/// Checks the wanted number of an embedding's dimensions.
+pub(super) fn check_dimensions(
+    dimensions: Option<usize>,
+    size: Option<u64>,
+) -> Result<(), InferenceError> {
+    let Some((wanted, size)) = dimensions.zip(size) else {
+        return Ok(());
+    };
+    if (1..=size).contains(&(wanted as u64)) {
+        return Ok(());
+    }
+    Err(InferenceError::bad_request(format!(
+        "dimensions: {wanted} is not between 1 and the {size} of the model"
+    )))
 }
 
 /// Returns the output of a model that is an embedding, with its name.

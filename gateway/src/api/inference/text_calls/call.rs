@@ -105,8 +105,8 @@ async fn read<T: DeserializeOwned + Send + 'static>(
     // The texts are copied.
     memory.grow(body.len() as u64)?;
     let parse = move || {
-        let read = &mut serde_json::Deserializer::from_slice(&body);
-        serde_path_to_error::deserialize(read).map_err(|e| {
+        let mut read = serde_json::Deserializer::from_slice(&body);
+        let parsed = serde_path_to_error::deserialize(&mut read).map_err(|e| {
             let at = e.path().to_string();
             let at = if at == "." {
                 String::new()
@@ -114,7 +114,10 @@ async fn read<T: DeserializeOwned + Send + 'static>(
                 format!("{at}: ")
             };
             InferenceError::bad_request(format!("{at}{}", e.into_inner()))
-        })
+        })?;
+        let rest = read.end();
+        rest.map_err(|e| InferenceError::bad_request(e.to_string()))?;
+        Ok(parsed)
     };
     if memory.bytes() < LARGE_TEXT {
         return parse();
@@ -131,11 +134,20 @@ impl<T> Received<T> {
         inference: &'a Inference,
         model: &str,
     ) -> Result<Call<'a>, InferenceError> {
-        let (name, version) = model.split_once(':').unwrap_or((model, ""));
+        let (name, version) = match model.split_once(':') {
+            None => (model, ""),
+            Some((_, "")) => {
+                let message = "model: the version after the colon is empty";
+                return Err(InferenceError::bad_request(message));
+            }
+            Some(named) => named,
+        };
         if let Some(keys) = &inference.keys {
             let used = use_key(keys, bearer(&self.parts.headers), Some(name))?;
             grant(&used, Some(name), &mut self.parts.extensions);
             self.used = Some(used);
+            let tenant = tenant_name_of(&self.parts.extensions);
+            self.identity = self.identity.clone().sent_by(tenant);
         }
         self.of(inference, name, version).await
     }
@@ -195,8 +207,9 @@ impl Call<'_> {
         if let Some(refusal) = refusal(&self.path, self.arrival.tenant) {
             return Err(refused(refusal.into()));
         }
+        let wanted = ask.wanted;
         let parts = self.parts(ask).await.map_err(refused)?;
-        let answered = answers(self.inference, &self.arrival, &self.path, parts).await;
+        let answered = answers(self.inference, &self.arrival, &self.path, parts, wanted).await;
         answered.map_err(|error| {
             let now = self.inference.data_plane.clock().now();
             error.or_retry_after(self.path.requested.retry_after(now))
@@ -222,7 +235,7 @@ impl Call<'_> {
         let query = Arc::new(query);
         memory.grow(TextInput::work(ask.texts.iter().map(String::len)))?;
         let mut rows = Vec::with_capacity(ask.texts.len());
-        for range in portions(&ask.texts) {
+        for range in portions(&ask.texts, ask.query.as_ref().map_or(0, String::len)) {
             let (ask, query, model) = (Arc::clone(&ask), Arc::clone(&query), Arc::clone(model));
             let cut = move || tokens(&ask, Option::as_ref(&query), range, &model);
             let cut = pool.parse(self.party(), cut).await??;

@@ -10,7 +10,7 @@ pub(super) fn embedding(
     tokens: usize,
     declared: Embedding,
     dimensions: Option<usize>,
-) -> Vec<f32> {
+) -> Vec<f64> {
     let mut vectors = row.chunks_exact(size.max(1)).take(tokens.max(1));
     let mut vector: Vec<f64> = match declared.pool {
         None | Some(Pool::Cls) => vectors.next().unwrap_or_default().to_vec(),
@@ -36,7 +36,7 @@ pub(super) fn embedding(
             *number /= length;
         }
     }
-    vector.into_iter().map(|number| number as f32).collect()
+    vector
 }
 
 #[cfg(test)]
@@ -46,7 +46,8 @@ mod tests {
     const ROW: [f64; 6] = [3.0, 4.0, 1.0, 2.0, 100.0, 100.0];
 
     fn of(pool: Option<Pool>, normalize: bool, dimensions: Option<usize>) -> Vec<f32> {
-        embedding(&ROW, 2, 2, Embedding { pool, normalize }, dimensions)
+        let made = embedding(&ROW, 2, 2, Embedding { pool, normalize }, dimensions);
+        made.into_iter().map(|number| number as f32).collect()
     }
 
     #[test]

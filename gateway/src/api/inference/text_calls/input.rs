@@ -86,13 +86,17 @@ impl<'de> Visitor<'de> for TextVisitor {
         Err(E::custom(NUMBERS))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, _: A) -> Result<Text, A::Error> {
-        Err(de::Error::custom(NUMBERS))
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Text, A::Error> {
+        let is_number = list.next_element::<u64>().is_ok();
+        Err(de::Error::custom(if is_number { NUMBERS } else { LISTS }))
     }
 }
 
 /// The error of a client that cuts texts itself, by the tokenizer of another model.
 const NUMBERS: &str = "numbers of tokens in place of texts: they are those of another tokenizer than the model's; send the texts (LangChain: check_embedding_ctx_length=False)";
+
+/// The error of a client that sends lists in place of texts.
+const LISTS: &str = "a list in place of a text; two texts are compared by `rerank`";
 
 #[cfg(test)]
 mod tests {
@@ -116,6 +120,7 @@ mod tests {
             ("[]", "an empty list"),
             ("[[1,2]]", NUMBERS),
             ("[1,2]", NUMBERS),
+            (r#"[["a","b"]]"#, LISTS),
             ("5", "expected a text or a list of texts"),
             (r#"["a",null]"#, "expected a text"),
             (r#"["\ud800"]"#, "unexpected end of hex escape"),

@@ -14,9 +14,8 @@ use utoipa::ToSchema;
 
 use super::{
     answers::{Row, Rows},
-    ask::{Ask, embedding_of},
+    ask::{Ask, Wanted, check_dimensions, embedding_of, size_of},
     call::{Received, receive},
-    embedding::embedding,
     input::Texts,
 };
 use crate::api::inference::{error::InferenceError, server::index, state::Inference};
@@ -31,7 +30,7 @@ pub(in crate::api::inference) struct EmbeddingsRequest {
     input: Texts,
     /// The form of the embeddings.
     #[serde(default)]
-    encoding_format: EncodingFormat,
+    encoding_format: Option<EncodingFormat>,
     /// The number of dimensions that are left of each embedding, which is brought to the length of one again.
     #[serde(default)]
     dimensions: Option<usize>,
@@ -198,25 +197,29 @@ async fn embed(
 ) -> Result<Response, InferenceError> {
     let model = std::mem::take(&mut received.body.model);
     let texts = std::mem::take(&mut received.body.input.texts);
-    let (format, dimensions) = (received.body.encoding_format, received.body.dimensions);
+    let format = received.body.encoding_format.unwrap_or_default();
+    let dimensions = received.body.dimensions;
     let call = received.of_named(inference, &model).await?;
-    let (output, declared) = embedding_of(&call.path.requested.model.spec)?;
+    let spec = &call.path.requested.model.spec;
+    let (output, declared) = embedding_of(spec)?;
+    check_dimensions(dimensions, size_of(spec, &output))?;
     let ask = Ask {
+        wanted: Wanted::Embedding(declared, dimensions),
         query: None,
         texts,
         truncate: None,
         output,
     };
     let rows = call.rows(ask).await?;
-    let bytes = rows.embedding_bytes(dimensions)?;
+    let bytes = 64 * rows.rows.len() + 16 * rows.numbers();
     let make = move |rows: Rows| {
         let tokens = rows.rows.iter().map(|row| row.tokens).sum();
         let item = |(index, row): (usize, &Row)| {
-            let numbers = embedding(&row.numbers, row.size, row.tokens, declared, dimensions);
+            let numbers = row.numbers.iter().map(|number| *number as f32);
             let embedding = match format {
-                EncodingFormat::Float => Numbers::Float(numbers),
+                EncodingFormat::Float => Numbers::Float(numbers.collect()),
                 EncodingFormat::Base64 => {
-                    let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
+                    let bytes: Vec<u8> = numbers.flat_map(f32::to_le_bytes).collect();
                     Numbers::Base64(BASE64_STANDARD.encode(bytes))
                 }
             };

@@ -10,14 +10,14 @@ use axum::{
 };
 use serde::{
     Deserialize, Deserializer, Serialize,
-    de::{self, SeqAccess, Visitor},
+    de::{self, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use utoipa::ToSchema;
 
 use super::{
     MAX_TEXTS,
     answers::{Row, Rows},
-    ask::{Ask, classes_of},
+    ask::{Ask, Wanted, classes_of, size_of},
     call::{Call, Received, receive},
     openai::{Failure, OpenAiError},
 };
@@ -38,11 +38,11 @@ pub(in crate::api::inference) struct RankRequest {
     top_n: Option<usize>,
     /// True to have the documents in the answer.
     #[serde(default)]
-    return_documents: bool,
+    return_documents: Option<bool>,
 }
 
 /// A document.
-#[derive(Clone, Debug, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(untagged)]
 enum Document {
     /// A text.
@@ -52,6 +52,39 @@ enum Document {
         /// The text.
         text: String,
     },
+}
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(DocumentVisitor)
+    }
+}
+
+struct DocumentVisitor;
+
+impl<'de> Visitor<'de> for DocumentVisitor {
+    type Value = Document;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text or an object with a field `text`")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Document, E> {
+        Ok(Document::Text(text.to_owned()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Document, A::Error> {
+        let mut text = None;
+        while let Some(name) = fields.next_key::<String>()? {
+            if name == "text" {
+                text = Some(fields.next_value()?);
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+            }
+        }
+        let text = text.ok_or_else(|| de::Error::missing_field("text"))?;
+        Ok(Document::Object { text })
+    }
 }
 
 /// A list of documents, of which there are not too many.
@@ -150,7 +183,10 @@ async fn answer(
     let model = std::mem::take(&mut received.body.model);
     let query = std::mem::take(&mut received.body.query);
     let documents = std::mem::take(&mut received.body.documents);
-    let (top_n, with_documents) = (received.body.top_n, received.body.return_documents);
+    let (top_n, with_documents) = (
+        received.body.top_n,
+        received.body.return_documents.unwrap_or_default(),
+    );
     let call = received.of_named(inference, &model).await?;
     let texts = documents.0.iter().map(|document| match document {
         Document::Text(text) | Document::Object { text } => text.clone(),
@@ -190,8 +226,18 @@ pub(super) async fn rank(
         let message = format!("{count} documents: expected 1 to {MAX_TEXTS}");
         return Err(InferenceError::bad_request(message));
     }
-    let (output, _) = classes_of(&call.path.requested.model.spec)?;
+    let spec = &call.path.requested.model.spec;
+    let (output, _) = classes_of(spec)?;
+    let no_rank = |numbers: u64| {
+        InferenceError::bad_request(format!(
+            "the model compares no texts: its output has {numbers} numbers a row, and a rank is one"
+        ))
+    };
+    if let Some(numbers) = size_of(spec, &output).filter(|numbers| *numbers != 1) {
+        return Err(no_rank(numbers));
+    }
     let ask = Ask {
+        wanted: Wanted::Scores,
         query: Some(query),
         texts,
         truncate,
@@ -199,10 +245,7 @@ pub(super) async fn rank(
     };
     let rows = call.rows(ask).await?;
     match rows.rows.iter().find(|row| row.numbers.len() != 1) {
-        Some(row) => Err(InferenceError::bad_request(format!(
-            "the model compares no texts: its output has {} numbers a row, and a rank is one",
-            row.numbers.len()
-        ))),
+        Some(row) => Err(no_rank(row.numbers.len() as u64)),
         None => Ok(rows),
     }
 }

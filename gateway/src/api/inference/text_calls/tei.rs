@@ -10,15 +10,14 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use utoipa::ToSchema;
 
 use super::{
     MAX_TEXTS,
     answers::{Row, Rows},
-    ask::{Ask, classes_of, embedding_of},
+    ask::{Ask, Wanted, check_dimensions, classes_of, embedding_of, size_of},
     call::{Call, Received, receive},
-    embedding::embedding,
     input::Texts,
     rerank::{in_order, rank, score},
 };
@@ -46,7 +45,7 @@ pub(in crate::api::inference) struct TextsRequest {
     dimensions: Option<usize>,
     /// True for the numbers of the output in place of their softmax.
     #[serde(default)]
-    raw_scores: bool,
+    raw_scores: Option<bool>,
 }
 
 /// A request for the ranks of texts by a query.
@@ -59,10 +58,10 @@ pub(in crate::api::inference) struct RerankRequest {
     texts: Texts,
     /// True for the number of the output in place of its sigmoid.
     #[serde(default)]
-    raw_scores: bool,
+    raw_scores: Option<bool>,
     /// True to have the texts in the answer.
     #[serde(default)]
-    return_text: bool,
+    return_text: Option<bool>,
     /// True to cut texts that are too long, false to refuse them; by default as the model's registration says.
     #[serde(default)]
     truncate: Option<bool>,
@@ -72,9 +71,32 @@ pub(in crate::api::inference) struct RerankRequest {
 #[derive(Debug, Serialize, ToSchema)]
 pub(in crate::api::inference) struct Prediction {
     /// The name of the class, or `LABEL_` and its index.
-    label: String,
+    #[schema(value_type = String)]
+    label: Label,
     /// The score.
     score: f64,
+}
+
+/// The name of a class: one of these names, or that of its index.
+#[derive(Debug)]
+struct Label(Option<Arc<[String]>>, usize);
+
+impl Serialize for Label {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(names, index) = self;
+        match names {
+            Some(names) => serializer.serialize_str(&names[*index]),
+            None => serializer.collect_str(&format_args!("LABEL_{index}")),
+        }
+    }
+}
+
+/// The classes of one text, or of each text of a list.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Predictions {
+    One(Vec<Prediction>),
+    Each(Vec<Vec<Prediction>>),
 }
 
 /// The rank of a text.
@@ -241,22 +263,23 @@ async fn embeddings(
     received: &Received<TextsRequest>,
 ) -> Result<Response, InferenceError> {
     let asked = &received.body;
-    let (output, mut declared) = embedding_of(&call.path.requested.model.spec)?;
+    let spec = &call.path.requested.model.spec;
+    let (output, mut declared) = embedding_of(spec)?;
     declared.normalize = asked.normalize.unwrap_or(declared.normalize);
-    let dimensions = asked.dimensions;
+    check_dimensions(asked.dimensions, size_of(spec, &output))?;
     let ask = Ask {
+        wanted: Wanted::Embedding(declared, asked.dimensions),
         query: None,
         texts,
         truncate: asked.truncate,
         output,
     };
     let rows = call.rows(ask).await?;
-    let bytes = rows.embedding_bytes(dimensions)?;
+    let bytes = 64 * rows.rows.len() + 16 * rows.numbers();
     let make = move |rows: Rows| {
         let rows = rows.rows.iter();
-        let vector =
-            |row: &Row| embedding(&row.numbers, row.size, row.tokens, declared, dimensions);
-        rows.map(vector).collect::<Vec<_>>()
+        let vector = |row: &Row| row.numbers.iter().map(|number| *number as f32).collect();
+        rows.map(vector).collect::<Vec<Vec<f32>>>()
     };
     call.respond(rows, bytes, make).await
 }
@@ -269,10 +292,11 @@ async fn classes(
 ) -> Result<Response, InferenceError> {
     let asked = &received.body;
     let (output, mut declared) = classes_of(&call.path.requested.model.spec)?;
-    declared.softmax &= !asked.raw_scores;
+    declared.softmax &= !asked.raw_scores.unwrap_or_default();
     // Hugging Face's own client expects a list of lists for one text, too.
     let is_list = asked.inputs.is_list || task == Task::Any;
     let ask = Ask {
+        wanted: Wanted::Scores,
         query: None,
         texts,
         truncate: asked.truncate,
@@ -280,12 +304,12 @@ async fn classes(
     };
     let rows = call.rows(ask).await?;
     let labels = declared.labels.iter().map(String::len).sum::<usize>();
-    let numbers = rows.rows.first().map_or(0, |row| row.numbers.len());
-    let bytes = rows.rows.len() * (64 * numbers + labels);
+    // An escaped byte is six, and each class is there as itself and as text.
+    let bytes = 160 * rows.numbers() + 6 * rows.rows.len() * labels;
     let make = move |rows: Rows| {
+        let labels = &declared.labels;
         let prediction = |(score, index): (f64, usize)| Prediction {
-            label: { declared.labels.get(index) }
-                .map_or_else(|| format!("LABEL_{index}"), Clone::clone),
+            label: Label(labels.get(index).map(|_| Arc::clone(labels)), index),
             score,
         };
         let of_row = |row: &Row| {
@@ -293,13 +317,10 @@ async fn classes(
             ranked.into_iter().map(prediction).collect::<Vec<_>>()
         };
         let mut predictions: Vec<_> = rows.rows.iter().map(of_row).collect();
-        match (is_list, predictions.pop()) {
-            (false, Some(only)) => serde_json::json!(only),
-            (_, last) => {
-                predictions.extend(last);
-                serde_json::json!(predictions)
-            }
+        if is_list {
+            return Predictions::Each(predictions);
         }
+        Predictions::One(predictions.pop().unwrap_or_default())
     };
     call.respond(rows, bytes, make).await
 }
@@ -323,7 +344,9 @@ pub(in crate::api::inference) async fn rerank(
     let query = std::mem::take(&mut received.body.query);
     let texts = std::mem::take(&mut received.body.texts.texts);
     let asked = &received.body;
-    let (truncate, raw, with_text) = (asked.truncate, asked.raw_scores, asked.return_text);
+    let truncate = asked.truncate;
+    let raw = asked.raw_scores.unwrap_or_default();
+    let with_text = asked.return_text.unwrap_or_default();
     let call = received.of(&inference, &model, "").await?;
     let bytes = texts.iter().map(|text| 64 + 6 * text.len()).sum();
     let rows = rank(&call, query, texts.clone(), truncate).await?;

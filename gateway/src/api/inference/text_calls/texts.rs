@@ -28,16 +28,17 @@ pub(super) struct Part {
 }
 
 /// Returns ranges of a call's texts that one thread of the pool cuts in one go: few bytes, so that the calls of others wait for no longer than for a
-/// single text, and that what nobody waits for any more is left soon.
-pub(super) fn portions(texts: &[String]) -> Vec<Range<usize>> {
+/// single text, and that what nobody waits for any more is left soon. A query is put before each.
+pub(super) fn portions(texts: &[String], query: usize) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut from, mut bytes) = (0, 0);
     for (index, text) in texts.iter().enumerate() {
-        if index > from && bytes + text.len() > Tokenizer::MAX_TEXT_BYTES {
+        let more = text.len() + query;
+        if index > from && bytes + more > Tokenizer::MAX_TEXT_BYTES {
             ranges.push(from..index);
             (from, bytes) = (index, 0);
         }
-        bytes += text.len();
+        bytes += more;
     }
     if from < texts.len() {
         ranges.push(from..texts.len());
@@ -155,10 +156,11 @@ mod tests {
     #[test]
     fn texts_are_cut_in_portions_of_the_largest_text() {
         let text = |bytes: usize| "a".repeat(bytes);
-        assert_eq!(portions(&[text(9), text(9)]), vec![0..2; 1]);
+        assert_eq!(portions(&[text(9), text(9)], 0), vec![0..2; 1]);
         let full = Tokenizer::MAX_TEXT_BYTES;
         let texts = [text(5), text(full - 5), text(1), text(2 * full), text(3)];
-        assert_eq!(portions(&texts), [0..2, 2..3, 3..4, 4..5]);
+        assert_eq!(portions(&texts, 0), [0..2, 2..3, 3..4, 4..5]);
+        assert_eq!(portions(&[text(1), text(1)], full), [0..1, 1..2]);
     }
 
     proptest! {
