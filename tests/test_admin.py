@@ -17,13 +17,14 @@ AGENTS_OWN = re.compile(r"^(PUT /v1/agents/.*|GET /v1/agents/.*|GET /v1/artifact
 
 
 def routes(served: Served) -> list[tuple[str, str]]:
-    """Every operation of the documented API, with something in place of its parameters. Without those that start and end a session."""
+    """Every documented operation of the admin listener, with something in place of its parameters. Without those that start and end a session."""
     document = request(served.admin.address, "GET", "/openapi.json").json()
     operations = []
     for path, item in document["paths"].items():
         concrete = path.replace("{digest}", "sha256:" + "0" * 64).replace("{version}", "1")
         concrete = re.sub(r"\{[^}]*\}", "x", concrete)
-        operations += [(m.upper(), concrete) for m in item if m in ("get", "put", "post", "patch", "delete")]
+        of_admins = [m for m in item if m in ("get", "put", "post", "patch", "delete") and "inference" not in item[m]["tags"]]
+        operations += [(m.upper(), concrete) for m in of_admins]
     return [o for o in operations if o not in (("POST", "/v1/session"), ("DELETE", "/v1/session"))]
 
 

@@ -277,7 +277,7 @@ def test_versions_that_are_none(served: Served, version: str):
         ("POST", "/v2/health/ready", 405),
         ("GET", "/", 404),
         ("GET", "/v2/nothing", 404),
-        ("GET", "/v1/models", 404),
+        ("GET", "/v1/nodes", 404),
         ("GET", "/metrics", 404),
         ("GET", "/v2/models/double/../../../etc/passwd", 404),
     ],

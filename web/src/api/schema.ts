@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 8181d540eb1de3ce9f7dff374fbc076d94ddf2ce41df0505d3133e358dc324db) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 563a1db792df8fae96d32a38b4d1c13565de531e1fe67c310a21b633ebf461c9) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -627,7 +627,7 @@ export interface components {
             dimensions?: number | null;
             encoding_format?: components["schemas"]["EncodingFormat"] | null;
             /** @description A text, or a list of at most 2048 texts. */
-            input: unknown;
+            input: components["schemas"]["Texts"];
             /** @description The model, as `NAME` or `NAME:VERSION`. */
             model: string;
         };
@@ -2550,7 +2550,7 @@ export interface components {
             /** @description True to have the texts in the answer. */
             return_text?: boolean | null;
             /** @description At most 2048 texts. */
-            texts: string[];
+            texts: components["schemas"]["Texts"];
             /** @description True to cut texts that are too long, false to refuse them; by default as the model's registration says. */
             truncate?: boolean | null;
         };
@@ -2773,12 +2773,14 @@ export interface components {
             /** @description True if a longer text is cut at its end. It is refused otherwise. */
             truncate?: boolean;
         };
+        /** @description The description of [`Texts`] in the API's document. */
+        Texts: string | string[];
         /** @description A request for embeddings or classes of texts. Further fields are not looked at. */
         TextsRequest: {
             /** @description The number of dimensions that are left of each embedding, which is brought to the length of one again. */
             dimensions?: number | null;
             /** @description A text, or a list of at most 2048 texts. */
-            inputs: unknown;
+            inputs: components["schemas"]["Texts"];
             /** @description True to bring embeddings to the length of one, false not to; by default as the model's registration says. */
             normalize?: boolean | null;
             /** @description True for the numbers of the output in place of their softmax. */

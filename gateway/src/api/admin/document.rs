@@ -16,7 +16,7 @@ const DIGEST: &str = "^sha256:[0-9a-f]{64}$";
 const INFER: &str = "/v2/models/{model}/infer";
 
 /// The kinds of things that a field beside their own ones tells apart.
-const TAGGED: [&str; 1] = ["ImagePreprocess"];
+const TAGGED: [&str; 2] = ["ImagePreprocess", "TextPreprocess"];
 
 /// Adds the rules of parameters and bodies to the document.
 pub(super) fn tighten(document: &mut OpenApi) {

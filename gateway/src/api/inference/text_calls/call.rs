@@ -149,7 +149,13 @@ impl<T> Received<T> {
             let tenant = tenant_name_of(&self.parts.extensions);
             self.identity = self.identity.clone().sent_by(tenant);
         }
-        self.of(inference, name, version).await
+        let named = self.of(inference, name, version).await;
+        named.map_err(|error| {
+            if error.status() == StatusCode::BAD_REQUEST {
+                return InferenceError::bad_request(format!("model: {}", error.message()));
+            }
+            error
+        })
     }
 
     /// Finds the model of a call, which names it in its path.

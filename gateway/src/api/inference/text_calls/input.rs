@@ -7,6 +7,8 @@ use serde::{
     de::{self, SeqAccess, Visitor},
 };
 
+use utoipa::ToSchema;
+
 use super::MAX_TEXTS;
 
 /// One text or a list of texts.
@@ -16,6 +18,18 @@ pub(super) struct Texts {
     pub(super) texts: Vec<String>,
     /// True if it was a list.
     pub(super) is_list: bool,
+}
+
+/// The description of [`Texts`] in the API's document.
+#[derive(ToSchema)]
+#[schema(as = Texts)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "it is a description")]
+pub(super) enum TextsSchema {
+    /// A text.
+    One(String),
+    /// At most 2048 texts.
+    Many(Vec<String>),
 }
 
 impl<'de> Deserialize<'de> for Texts {

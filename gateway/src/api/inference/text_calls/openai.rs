@@ -16,7 +16,7 @@ use super::{
     answers::{Row, Rows},
     ask::{Ask, Wanted, check_dimensions, embedding_of, size_of},
     call::{Received, receive},
-    input::Texts,
+    input::{Texts, TextsSchema},
 };
 use crate::api::inference::{error::InferenceError, server::index, state::Inference};
 
@@ -26,13 +26,14 @@ pub(in crate::api::inference) struct EmbeddingsRequest {
     /// The model, as `NAME` or `NAME:VERSION`.
     model: String,
     /// A text, or a list of at most 2048 texts.
-    #[schema(value_type = serde_json::Value)]
+    #[schema(value_type = TextsSchema)]
     input: Texts,
     /// The form of the embeddings.
     #[serde(default)]
     encoding_format: Option<EncodingFormat>,
     /// The number of dimensions that are left of each embedding, which is brought to the length of one again.
     #[serde(default)]
+    #[schema(minimum = 1)]
     dimensions: Option<usize>,
 }
 

@@ -18,7 +18,7 @@ use super::{
     answers::{Row, Rows},
     ask::{Ask, Wanted, check_dimensions, classes_of, embedding_of, size_of},
     call::{Call, Received, receive},
-    input::Texts,
+    input::{Texts, TextsSchema},
     rerank::{in_order, rank, score},
 };
 use crate::{
@@ -32,7 +32,7 @@ use crate::{
 #[derive(Debug, Deserialize, ToSchema)]
 pub(in crate::api::inference) struct TextsRequest {
     /// A text, or a list of at most 2048 texts.
-    #[schema(value_type = serde_json::Value)]
+    #[schema(value_type = TextsSchema)]
     inputs: Texts,
     /// True to cut texts that are too long, false to refuse them; by default as the model's registration says.
     #[serde(default)]
@@ -42,6 +42,7 @@ pub(in crate::api::inference) struct TextsRequest {
     normalize: Option<bool>,
     /// The number of dimensions that are left of each embedding, which is brought to the length of one again.
     #[serde(default)]
+    #[schema(minimum = 1)]
     dimensions: Option<usize>,
     /// True for the numbers of the output in place of their softmax.
     #[serde(default)]
@@ -54,7 +55,7 @@ pub(in crate::api::inference) struct RerankRequest {
     /// The query.
     query: String,
     /// At most 2048 texts.
-    #[schema(value_type = Vec<String>)]
+    #[schema(value_type = TextsSchema)]
     texts: Texts,
     /// True for the number of the output in place of its sigmoid.
     #[serde(default)]
