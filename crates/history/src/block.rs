@@ -14,7 +14,7 @@ const MAX_MARKS: usize = 64;
 /// The largest number of bytes of a mark's text; a longer one is cut.
 const MAX_TEXT: usize = 200;
 
-/// What a sample is of.
+/// The subject of a sample.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Series {
     /// All models together.
@@ -25,7 +25,7 @@ pub enum Series {
     Device(DeviceId),
 }
 
-/// What a mark is about.
+/// The subject of a mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkKind {
     /// A plan was adopted.
@@ -41,7 +41,7 @@ pub enum MarkKind {
 pub struct Mark {
     /// The time, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What it is about.
+    /// The subject.
     pub kind: MarkKind,
     /// The model or device that it is of; none of what concerns all.
     pub series: Option<Series>,
@@ -60,7 +60,7 @@ pub struct Block {
     pub generation: u64,
     /// The samples.
     pub samples: BTreeMap<Series, Sample>,
-    /// What happened.
+    /// The event, in words.
     pub marks: Vec<Mark>,
 }
 
@@ -177,7 +177,7 @@ impl Block {
     }
 }
 
-/// What a block begins with, and the rest of its bytes: samples, each after its series and its length.
+/// The beginning of a block, and the rest of its bytes: samples, each after its series and its length.
 pub(crate) struct Head<'a> {
     /// The block without samples.
     pub(crate) block: Block,

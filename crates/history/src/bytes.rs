@@ -15,7 +15,7 @@ pub(crate) fn put_text(bytes: &mut Vec<u8>, text: &str) {
     bytes.extend_from_slice(text.as_bytes());
 }
 
-/// What is left to read. Every reading returns `None` where the bytes end too soon or are no such thing.
+/// The bytes that are left to read. Every reading returns `None` where the bytes end too soon or are no such thing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 

@@ -52,7 +52,7 @@ struct Name {
     last_ms: u64,
 }
 
-/// What is known of a time.
+/// The knowledge of a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Point {
     /// The begin, in milliseconds since 1970: a multiple of the step.

@@ -1,11 +1,11 @@
-//! What is known of a model or a device in a time.
+//! The knowledge of a model or a device in a time.
 
 use crate::{
     bytes::{Reader, put},
     latencies::Latencies,
 };
 
-/// What is known of a model, or of all, in a time.
+/// The knowledge of a model, or of all, in a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelSample {
     /// The requests that arrived.
@@ -22,7 +22,7 @@ pub struct ModelSample {
     pub latencies: Latencies,
 }
 
-/// What is known of a device in a time.
+/// The knowledge of a device in a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSample {
     /// The compute time of the batches that its workers answered, in milliseconds. Batches that ran beside each other count each.
@@ -35,7 +35,7 @@ pub struct DeviceSample {
     pub memory_kib: u64,
 }
 
-/// What is known in a time.
+/// The knowledge of a time, of either kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sample {
     /// Of a model, or of all.

@@ -30,7 +30,7 @@ pub(crate) struct ServedModel {
     pub(crate) memory: ModelMemory,
     /// The memory for bodies that workers of this host read.
     pub(crate) inputs: InputMemory,
-    /// What cuts texts into tokens, if the model takes texts.
+    /// The tokenizer, if the model takes texts.
     pub(crate) tokenizer: Option<Arc<ModelTokenizer>>,
     /// The most requests that wait for the model.
     pub(crate) queue_limit: usize,

@@ -1,4 +1,4 @@
-//! What the history gets of the measurements.
+//! The part of the measurements that the history gets.
 
 use std::ops::RangeInclusive;
 

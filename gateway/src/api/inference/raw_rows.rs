@@ -1,4 +1,4 @@
-//! What inputs of pictures and of texts have in common: one of them for each row, and their errors.
+//! The common part of inputs of pictures and of texts: one of them for each row, and their errors.
 
 use axum::http::StatusCode;
 use packhorse_cluster::Program;

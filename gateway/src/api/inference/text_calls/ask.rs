@@ -1,4 +1,4 @@
-//! What a call wants of a model.
+//! The wishes of a call.
 
 use packhorse_cluster::{Classes, Dim, Embedding, ModelSpec, Postprocess};
 
@@ -15,11 +15,11 @@ pub(super) struct Ask {
     pub(super) truncate: Option<bool>,
     /// The name of the output.
     pub(super) output: String,
-    /// What is made of each row of the output.
+    /// The use of each row of the output.
     pub(super) wanted: Wanted,
 }
 
-/// What is made of a row of an output.
+/// The use of a row of an output.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Wanted {
     /// All its numbers.

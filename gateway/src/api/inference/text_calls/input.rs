@@ -55,15 +55,8 @@ impl<'de> Visitor<'de> for TextsVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Texts, A::Error> {
-        let mut texts = Vec::new();
-        while let Some(Text(text)) = list.next_element()? {
-            if texts.len() == MAX_TEXTS {
-                return Err(de::Error::custom(format!(
-                    "more texts than the limit of {MAX_TEXTS}"
-                )));
-            }
-            texts.push(text);
-        }
+        let texts = limited(&mut list, "texts")?;
+        let texts: Vec<String> = texts.into_iter().map(|Text(text)| text).collect();
         if texts.is_empty() {
             return Err(de::Error::custom("an empty list"));
         }
@@ -72,6 +65,22 @@ impl<'de> Visitor<'de> for TextsVisitor {
             is_list: true,
         })
     }
+}
+
+/// Reads a list of so many elements as a call may have.
+pub(super) fn limited<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
+    list: &mut A,
+    what: &str,
+) -> Result<Vec<T>, A::Error> {
+    let mut elements = Vec::new();
+    while let Some(element) = list.next_element()? {
+        if elements.len() == MAX_TEXTS {
+            let problem = format!("more {what} than the limit of {MAX_TEXTS}");
+            return Err(de::Error::custom(problem));
+        }
+        elements.push(element);
+    }
+    Ok(elements)
 }
 
 /// A text of a list.

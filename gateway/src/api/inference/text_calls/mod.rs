@@ -7,6 +7,7 @@ mod answers;
 mod ask;
 mod call;
 mod embedding;
+mod failure;
 mod input;
 pub(super) mod openai;
 pub(super) mod rerank;

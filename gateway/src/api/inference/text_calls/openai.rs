@@ -5,7 +5,7 @@
 use axum::{
     Json,
     extract::{Path, Request, State},
-    http::{Extensions, HeaderValue, StatusCode, header},
+    http::{Extensions, StatusCode},
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
@@ -16,6 +16,7 @@ use super::{
     answers::{Row, Rows},
     ask::{Ask, Wanted, check_dimensions, embedding_of, size_of},
     call::{Received, receive},
+    failure::in_form,
     input::{Texts, TextsSchema},
 };
 use crate::api::inference::{error::InferenceError, server::index, state::Inference};
@@ -156,13 +157,7 @@ impl IntoResponse for Failure {
             param: None,
             code: error.is_not_found().then_some("model_not_found"),
         };
-        // Status and headers are those of any error.
-        let (mut parts, _) = error.into_response().into_parts();
-        parts.headers.remove(header::CONTENT_LENGTH);
-        let body = serde_json::to_vec(&OpenAiError { error: item }).unwrap_or_default();
-        let json = HeaderValue::from_static("application/json");
-        parts.headers.insert(header::CONTENT_TYPE, json);
-        Response::from_parts(parts, body.into())
+        in_form(error, &OpenAiError { error: item })
     }
 }
 

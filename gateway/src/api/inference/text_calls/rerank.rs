@@ -19,6 +19,7 @@ use super::{
     answers::{Row, Rows},
     ask::{Ask, Wanted, classes_of, size_of},
     call::{Call, Received, receive},
+    input::limited,
     openai::{Failure, OpenAiError},
 };
 use crate::api::inference::{error::InferenceError, state::Inference};
@@ -107,15 +108,7 @@ impl<'de> Visitor<'de> for DocumentsVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Documents, A::Error> {
-        let mut documents = Vec::new();
-        while let Some(document) = list.next_element()? {
-            if documents.len() == MAX_TEXTS {
-                let problem = format!("more documents than the limit of {MAX_TEXTS}");
-                return Err(de::Error::custom(problem));
-            }
-            documents.push(document);
-        }
-        Ok(Documents(documents))
+        limited(&mut list, "documents").map(Documents)
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::{
     Json,
     extract::{Path, Request, State},
-    http::{HeaderValue, StatusCode, header},
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize, Serializer};
@@ -18,6 +18,7 @@ use super::{
     answers::{Row, Rows},
     ask::{Ask, Wanted, check_dimensions, classes_of, embedding_of, size_of},
     call::{Call, Received, receive},
+    failure::in_form,
     input::{Texts, TextsSchema},
     rerank::{in_order, rank, score},
 };
@@ -164,16 +165,11 @@ impl IntoResponse for Failure {
             error: error.message().to_owned(),
             error_type,
         };
-        let (mut parts, _) = error.into_response().into_parts();
-        parts.headers.remove(header::CONTENT_LENGTH);
-        let body = serde_json::to_vec(&body).unwrap_or_default();
-        let json = HeaderValue::from_static("application/json");
-        parts.headers.insert(header::CONTENT_TYPE, json);
-        Response::from_parts(parts, body.into())
+        in_form(error, &body)
     }
 }
 
-/// What a model is asked for.
+/// The task that a model is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Task {
     Embed,
