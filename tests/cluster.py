@@ -45,11 +45,16 @@ def cpu_seconds(pid: int) -> float:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process is there and is no zombie."""
+    """Whether the process is there, or a thread of it, and is no zombie.
+
+    A killed process whose first thread has ended is shown as a zombie while its other threads end, and those still hold its files and locks.
+    """
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (FileNotFoundError, ProcessLookupError):
         return False
+    state, threads = fields[0], int(fields[17])
+    return state != "Z" or threads > 1
 
 
 def processes_of(folder: Path) -> dict[int, str]:
