@@ -9,7 +9,6 @@ import pytest
 import torch
 from cluster import PROGRAMS
 from conftest import Served
-from PIL import Image
 
 
 class Command:
@@ -64,7 +63,7 @@ def test_a_registration_that_fails_says_why(served: Served, command: Command, tm
         command.run("model", "remove", "broken")
 
 
-def test_arrays_and_pictures_are_inputs(served: Served, command: Command, tmp_path: Path):
+def test_arrays_are_inputs(served: Served, command: Command, tmp_path: Path):
     array = tmp_path / "image.npy"
     image = np.random.default_rng(3).standard_normal((2, 3, 32, 32), dtype=np.float32)
     np.save(array, image)
@@ -72,11 +71,6 @@ def test_arrays_and_pictures_are_inputs(served: Served, command: Command, tmp_pa
     command.run("infer", "convolutions", "--input", f"image={array}", "--output", f"logits={saved}")
     expected = served.models["convolutions"].answer(torch.from_numpy(image)).numpy()
     np.testing.assert_allclose(np.load(saved), expected, atol=1e-5, rtol=1e-5)
-
-    picture = tmp_path / "picture.png"
-    Image.new("RGB", (64, 48), (200, 10, 30)).save(picture)
-    command.run("infer", "convolutions", "--image", picture, "--resize", "32x32", "--output", f"logits={saved}")
-    assert np.load(saved).shape == (1, 10)
 
 
 def test_the_state_of_everything_is_told_to_people_and_programs(served: Served, command: Command, tmp_path: Path):

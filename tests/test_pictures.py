@@ -113,6 +113,20 @@ def test_a_picture_is_answered_its_best_classes(picture: str, serving: Serve, cl
         assert (int(index), label) == (number, LABELS[number])
 
 
+def test_the_command_sends_pictures_as_they_are(serving: Serve, tmp_path: Path):
+    jpeg, png = (PICTURES / picture for picture in ("420.jpg", "rgb.png"))
+    flags = ["--url", f"http://{serving.inference}"]
+    told = json.loads(command("infer", "classifier", "--image", jpeg, "--image", png, "--json", *flags, serving=serving).stdout)
+    for row, picture in zip(told["classes"], (jpeg, png), strict=True):
+        (output,) = send(serving, picture.read_bytes(), "image/any").json()["outputs"]
+        assert [f"{of['score']:.4f}:{of['index']}:{of['label']}" for of in row] == [f"{float(text.split(':')[0]):.4f}:{text.split(':', 1)[1]}" for text in output["data"]]
+    saved = tmp_path / "logits.npy"
+    command("infer", "classifier", "--image", jpeg, "--output", f"logits={saved}", *flags, serving=serving)
+    assert np.load(saved).shape == (1, len(LABELS))
+    declared = request(serving.inference, "GET", "/v2/models/classifier", b"", {}).json()
+    assert declared["raw_inputs"] == [{"name": "image", "kind": "image"}] and declared["classes"] == [{"output": "logits", "top_k": 3}]
+
+
 def test_pictures_of_a_batch_are_answered_as_their_tensors(serving: Serve, classifier: Classifier):
     files = [(PICTURES / picture).read_bytes() for picture in SERVED]
     client = triton_clients.connect("sync", serving.inference)

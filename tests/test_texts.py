@@ -180,6 +180,19 @@ def test_a_text_is_an_input_of_the_protocol_by_http_and_grpc(serving: Serve, wan
     client.close()
 
 
+def test_the_time_of_texts_is_a_stage_of_their_requests(serving: Serve):
+    post(serving, "/v1/embeddings", {"model": "minilm", "input": SENTENCES})
+    of_call = serving.admin.get("/v1/requests?model=minilm&limit=1")[0]
+    body = {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": SENTENCES[:1]}]}
+    answer = request(serving.inference, "POST", "/v2/models/minilm/infer", json.dumps(body).encode(), {"x-packhorse-stages": "1"})
+    stages = {name: float(ms) for name, ms in (stage.split(";dur=") for stage in answer.headers["server-timing"].split(", "))}
+    of_tensor = serving.admin.get("/v1/requests?model=minilm&limit=1")[0]
+    for times, total in ((of_call["stages_ms"], of_call["latency_ms"]), (of_tensor["stages_ms"], of_tensor["latency_ms"]), (stages, stages["total"])):
+        assert 0 < times["tokenize"] < total and times["decode"] == 0, (times, total)
+    told = json.loads(command("infer", "minilm", "--text", SENTENCES[0], "--json", "--url", f"http://{serving.inference}", serving=serving).stdout)
+    assert [output["shape"] for output in told["outputs"]] == [[1, 384]]
+
+
 def test_classes_and_ranks_are_those_of_the_source(folder: Path, serving: Serve):
     tokenizer = BertTokenizerFast.from_pretrained(folder.parent / "moods")
     moods, ranks = (BertForSequenceClassification.from_pretrained(folder.parent / name).eval() for name in ("moods", "ranks"))

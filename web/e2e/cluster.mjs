@@ -20,7 +20,7 @@ export async function until(what, check, limitMs = 30_000) {
   }
 }
 
-const tensor = (name, shape) => ({ name, datatype: "FP32", shape });
+export const tensor = (name, shape) => ({ name, datatype: "FP32", shape });
 
 export class Cluster {
   #children = [];
@@ -101,11 +101,17 @@ export class Cluster {
     return response;
   }
 
+  /** Stores a file, and returns its digest. */
+  async store(file) {
+    const digest = `sha256:${createHash("sha256").update(file).digest("hex")}`;
+    await this.call("PUT", `/v1/artifacts/${digest}`, file);
+    return digest;
+  }
+
   /** Registers a model of the thesis' profiles; a simulated device reads no file. */
   async register(name, more = {}) {
     const file = Buffer.from(`the file of ${name} ${more.version ?? 1}`);
-    const artifact = `sha256:${createHash("sha256").update(file).digest("hex")}`;
-    await this.call("PUT", `/v1/artifacts/${artifact}`, file);
+    const artifact = await this.store(file);
     const signature = { inputs: [tensor("x", [-1, 4])], outputs: [tensor("y", [-1, 2])] };
     await this.call("POST", "/v1/models", { name, artifact, max_batch_size: 16, slo_ms: 200, rate_rps: 50, ...signature, ...more });
   }

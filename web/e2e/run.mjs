@@ -5,11 +5,14 @@ import { copyFileSync, mkdirSync, readdirSync, readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { gzipSync } from "node:zlib";
 import { launch, open } from "./browser.mjs";
-import { Cluster, until } from "./cluster.mjs";
+import { Cluster, tensor, until } from "./cluster.mjs";
 import { serveFleet } from "./fleet.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 const PICTURES = new URL("../../target/dashboard/", import.meta.url).pathname;
+/** A photograph, and a tokenizer. */
+const PHOTOGRAPH = new URL("../../crates/preprocess/tests/pictures/420.jpg", import.meta.url);
+const TOKENIZER = new URL("../../crates/preprocess/tests/texts/wordpiece.json", import.meta.url);
 /** The pictures of the book. */
 const BOOK = new URL("../../docs/dashboard/", import.meta.url).pathname;
 /** The windows of the pictures. */
@@ -261,6 +264,37 @@ async function run() {
     await page.getByLabel("JSON (Open Inference Protocol)").fill("{");
     await button("Send").click();
     await see(/the request is not JSON/);
+  });
+
+  await step("a picture and a sentence are tried as they are", async () => {
+    const three = { slo_ms: 2000, inputs: [tensor("image", [-1, 3, 32, 32])], outputs: [tensor("moods", [-1, 3])] };
+    const classes = { moods: { top_k: 2, labels: ["dull", "fair", "fine"] } };
+    await cluster.register("mobilenet_v2", { ...three, preprocess: { image: { kind: "image", resize: { exact: [32, 32] }, channels: "RGB", layout: "NCHW" } }, postprocess: classes });
+    const tokenizer = readFileSync(TOKENIZER);
+    const text = { kind: "text", tokenizer: await cluster.store(tokenizer), max_length: 64, inputs: { ids: "ids" } };
+    await cluster.register("bert", { slo_ms: 2000, inputs: [{ name: "ids", datatype: "INT64", shape: [-1, -1] }], outputs: three.outputs, preprocess: { text }, postprocess: classes });
+    for (const name of ["mobilenet_v2", "bert"]) await until(`${name} to be ready`, async () => (await cluster.get(`/v1/models/${name}`)).state === "ready");
+    await go("#/try/mobilenet_v2");
+    await button("Send").click();
+    await see("choose a picture first");
+    const picture = readFileSync(PHOTOGRAPH);
+    await page.getByLabel("Picture").setInputFiles({ name: "420.jpg", mimeType: "image/jpeg", buffer: picture });
+    await page.getByRole("img", { name: "420.jpg" }).waitFor();
+    await button("Send").click();
+    await page.getByText(/^answered/).waitFor();
+    await page.getByRole("cell", { name: "dull 0" }).waitFor();
+    assert.equal((await cluster.get("/v1/requests?model=mobilenet_v2&limit=1"))[0].stages_ms.decode > 0, true);
+    await accessible(page, "a picture that was tried");
+    await page.getByLabel("Send", { exact: true }).selectOption("tensors");
+    await page.getByLabel("JSON (Open Inference Protocol)").waitFor();
+    await go("#/try/bert");
+    await page.getByLabel("Sentence").fill("A good morning, everybody.");
+    await button("Send").click();
+    await page.getByText(/^answered/).waitFor();
+    await page.getByRole("cell", { name: "dull 0" }).waitFor();
+    assert.equal((await cluster.get("/v1/requests?model=bert&limit=1"))[0].stages_ms.tokenize > 0, true);
+    await accessible(page, "a sentence that was tried");
+    for (const name of ["mobilenet_v2", "bert"]) await cluster.call("DELETE", `/v1/models/${name}`);
   });
 
   await step("three clicks lead from the overview to where a missed request's time went", async () => {

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { TensorSpec } from "./api/types";
-import { example, imageOf, imageTensor, largest } from "./tensors";
+import { classesOf, example, imageOf, imageTensor, largest, rawInputOf, textRequest } from "./tensors";
 
 const spec = (name: string, datatype: TensorSpec["datatype"], shape: number[]): TensorSpec => ({ name, datatype, shape });
 
@@ -26,3 +26,20 @@ test("pixels come into the order of the axes", () => {
 });
 
 test("the largest values come first", () => expect(largest([0.1, "NaN", 3, 2], 2)).toEqual([{ index: 2, value: 3 }, { index: 3, value: 2 }]));
+
+test("a declared picture or text is sent as it is", () => {
+  const text = { kind: "text" as const, tokenizer: "sha256:0", max_length: 8, inputs: { ids: "ids" as const } };
+  expect(rawInputOf({ preprocess: { sentence: text } })).toEqual({ name: "sentence", kind: "text" });
+  expect(rawInputOf({})).toBeNull();
+  const inputs = [{ name: "sentence", datatype: "BYTES", shape: [1], data: ["Good morning."] }];
+  expect(textRequest({}, "sentence", "Good morning.")).toEqual({ inputs });
+  const classes = [{ name: "mood", parameters: { classification: 3 } }];
+  expect(textRequest({ postprocess: { mood: { top_k: 3 }, vector: { pool: "mean" } } }, "sentence", "Good morning.")).toEqual({ inputs, outputs: classes });
+});
+
+test("classes are read with their labels, and other texts are none", () => {
+  const read = (data: string[]) => classesOf({ datatype: "BYTES", data });
+  expect(read(["0.75:281:tabby: cat", "-1.5:3"])).toEqual([{ score: 0.75, index: 281, label: "tabby: cat" }, { score: -1.5, index: 3, label: null }]);
+  expect(read(["0.75:281", "a cat"])).toBeNull();
+  expect(classesOf({ datatype: "FP32", data: [1] })).toBeNull();
+});

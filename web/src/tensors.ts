@@ -60,6 +60,26 @@ export function imageTensor(place: NonNullable<ReturnType<typeof imageOf>>, rgba
   return { name: place.name, datatype: place.datatype, shape: channelsFirst ? [1, 3, height, width] : [1, height, width, 3], data };
 }
 
+/** An input that the gateway makes of a picture or a text, as the model's registration declares. Null where it declares none. */
+export function rawInputOf(model: Pick<ModelView, "preprocess">): { name: string; kind: "image" | "text" } | null {
+  const [declared] = Object.entries(model.preprocess ?? {});
+  return declared ? { name: declared[0], kind: declared[1].kind } : null;
+}
+
+/** A request with a text as it is, which asks for the classes that the model declares. */
+export function textRequest(model: Pick<ModelView, "postprocess">, name: string, text: string): object {
+  const outputs = Object.entries(model.postprocess ?? {}).flatMap(([output, declared]) => ("top_k" in declared ? [{ name: output, parameters: { classification: declared.top_k } }] : []));
+  return { inputs: [{ name, datatype: "BYTES", shape: [1], data: [text] }], ...(outputs.length > 0 && { outputs }) };
+}
+
+/** The classes of an output, the best first; null where it is none of Triton's classification extension, `SCORE:INDEX:LABEL`. */
+export function classesOf(output: Pick<TensorData, "datatype" | "data">): { score: number; index: number; label: string | null }[] | null {
+  if (output.datatype !== "BYTES" || output.data.length === 0) return null;
+  const classes = output.data.map((text) => /^(-?[\d.]+(?:e-?\d+)?):(\d+)(?::([^]*))?$/.exec(String(text)));
+  if (classes.some((parts) => parts === null)) return null;
+  return classes.map((parts) => ({ score: Number(parts?.[1]), index: Number(parts?.[2]), label: parts?.[3] ?? null }));
+}
+
 /** The positions of the largest values of an output, the largest first. */
 export function largest(data: readonly unknown[], count: number): { index: number; value: number }[] {
   const values = data.map((value, index) => ({ index, value: Number(value) })).filter(({ value }) => Number.isFinite(value));

@@ -141,12 +141,16 @@ impl From<RequestFilter> for String {
 /// are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RequestStages {
-    /// From the head of the HTTP request to the complete, valid request, without `decode`.
+    /// From the head of the HTTP request to the complete, valid request, without `decode` and `tokenize`.
     pub receive: f64,
     /// The time in which its pictures became tensors.
     #[serde(default)]
     #[schema(required = true)]
     pub decode: f64,
+    /// The time in which its texts became tensors.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub tokenize: f64,
     /// From then until the weights of the model were on the device, where they were not when the request came.
     #[serde(default)]
     #[schema(required = true)]

@@ -30,9 +30,10 @@ pub use infer::{InferRequest, RequestedOutput};
 pub use json_tensor::{NonFinite, json_list_bound};
 pub use message::{Limits, Message};
 pub use metadata::{
-    DynamicBatching, ErrorBody, ModelConfig, ModelMetadata, ModelReady, PLATFORM,
-    RegisterSystemSharedMemory, RepositoryEntry, RepositoryIndexRequest, RepositoryState,
-    ServerLive, ServerMetadata, ServerReady, SystemSharedMemory, TensorConfig, TensorMetadata,
+    ClassesMetadata, DynamicBatching, ErrorBody, ModelConfig, ModelMetadata, ModelReady, PLATFORM,
+    RawInputKind, RawInputMetadata, RegisterSystemSharedMemory, RepositoryEntry,
+    RepositoryIndexRequest, RepositoryState, ServerLive, ServerMetadata, ServerReady,
+    SystemSharedMemory, TensorConfig, TensorMetadata,
 };
 pub use region::{NoRegions, RegionRange, Regions};
 pub use request::{OutputRequest, RequestMessage};

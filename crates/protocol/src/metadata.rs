@@ -1,6 +1,6 @@
 //! Metadata of the server and of models, and the body of errors.
 
-use packhorse_cluster::{Datatype, Program, TensorSpec};
+use packhorse_cluster::{Datatype, Postprocess, Preprocess, Processing, Program, TensorSpec};
 use serde::{Deserialize, Serialize};
 
 /// The platform of all models, in Triton's spelling, which clients compare.
@@ -59,6 +59,45 @@ pub struct ModelMetadata {
     pub inputs: Vec<TensorMetadata>,
     /// The model's outputs.
     pub outputs: Vec<TensorMetadata>,
+    /// The inputs that may be sent as they are, as tensors of BYTES with one of them for each row.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub raw_inputs: Vec<RawInputMetadata>,
+    /// The outputs of which the best classes are answered, where a request is a picture alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub classes: Vec<ClassesMetadata>,
+}
+
+/// An input in [`ModelMetadata`] that may be sent as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RawInputMetadata {
+    /// The name of the tensor of BYTES.
+    pub name: String,
+    /// The kind of each of its elements.
+    pub kind: RawInputKind,
+}
+
+/// The kind of an input that may be sent as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum RawInputKind {
+    /// A picture: JPEG, PNG or WebP.
+    Image,
+    /// A text of UTF-8.
+    Text,
+}
+
+/// An output in [`ModelMetadata`] with the scores of classes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ClassesMetadata {
+    /// The name of the output.
+    pub output: String,
+    /// The number of classes that are answered.
+    pub top_k: u32,
 }
 
 /// An input or output in [`ModelMetadata`].
@@ -75,7 +114,20 @@ pub struct TensorMetadata {
 
 impl ModelMetadata {
     /// Creates the metadata of a program whose model has these versions.
-    pub fn new(program: &Program, versions: Vec<String>) -> Self {
+    pub fn new(program: &Program, processing: &Processing, versions: Vec<String>) -> Self {
+        let raw_input = |(name, declared): (&String, &Preprocess)| RawInputMetadata {
+            name: name.clone(),
+            kind: match declared {
+                Preprocess::Image(_) => RawInputKind::Image,
+                Preprocess::Text(_) => RawInputKind::Text,
+            },
+        };
+        let classes = |(name, declared): (&String, &Postprocess)| {
+            Some(ClassesMetadata {
+                output: name.clone(),
+                top_k: declared.classes()?.top_k,
+            })
+        };
         let tensors = |specs: &[TensorSpec]| {
             let tensor = |spec: &TensorSpec| TensorMetadata {
                 name: spec.name.clone(),
@@ -90,6 +142,8 @@ impl ModelMetadata {
             platform: PLATFORM.to_owned(),
             inputs: tensors(&program.inputs),
             outputs: tensors(&program.outputs),
+            raw_inputs: processing.preprocess.iter().map(raw_input).collect(),
+            classes: processing.postprocess.iter().filter_map(classes).collect(),
         }
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Stage {
     Receive,
     /// The time in which pictures became tensors, of a request that had any; a part of that in which it was received.
     Decode,
+    /// The time in which texts became tensors, of a request that had any; a part of that in which it was received.
+    Tokenize,
     /// The time from then until the driver took the request from its inbox.
     Inbox,
     /// The time from then until the weights of the model were on the device, of a request that found them elsewhere.
@@ -58,9 +60,10 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub(super) const ALL: [(Self, &'static str); 12] = [
+    pub(super) const ALL: [(Self, &'static str); 13] = [
         (Self::Receive, "receive"),
         (Self::Decode, "decode"),
+        (Self::Tokenize, "tokenize"),
         (Self::Inbox, "inbox"),
         (Self::Load, "load"),
         (Self::Batch, "batch"),
@@ -461,6 +464,9 @@ impl ModelTelemetry {
         }
         if course.decode != Micros::default() {
             self.observe(Stage::Decode, course.decode.into());
+        }
+        if course.tokenize != Micros::default() {
+            self.observe(Stage::Tokenize, course.tokenize.into());
         }
         let latency = now.saturating_since(request.arrived);
         let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;

@@ -177,7 +177,7 @@ impl Collector for Models {
         )?;
         let mut metric = encoder.encode_descriptor(
             "packhorse_stage_duration_seconds",
-            "Time of each stage in seconds; receive, decode, inbox, batch and queue are observed per request, the others per batch.",
+            "Time of each stage in seconds; receive, decode, tokenize, inbox, batch and queue are observed per request, the others per batch.",
             None,
             MetricType::Histogram,
         )?;

@@ -92,6 +92,8 @@ pub(crate) struct RequestCourse {
     pub(crate) batch: Option<RequestBatch>,
     /// The time in which its pictures became tensors, a part of that in which it was received.
     pub(crate) decode: Micros,
+    /// The time in which its texts became tensors, a part of that in which it was received.
+    pub(crate) tokenize: Micros,
     /// The time in the driver's inbox.
     pub(crate) inbox: Micros,
     /// The time from then until the weights of the model were on the device.

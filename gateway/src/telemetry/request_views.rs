@@ -134,8 +134,9 @@ fn view(
 pub(crate) fn stages_view(receive_ms: f64, course: &RequestCourse) -> RequestStages {
     let stages = &course.stages;
     RequestStages {
-        receive: (receive_ms - course.decode.as_ms()).max(0.0),
+        receive: (receive_ms - course.decode.as_ms() - course.tokenize.as_ms()).max(0.0),
         decode: course.decode.as_ms(),
+        tokenize: course.tokenize.as_ms(),
         load: course.load.as_ms(),
         batch: course.batch_wait.as_ms(),
         queue: course.queue.as_ms(),

@@ -98,6 +98,11 @@ export async function call<T>(method: string, path: string, body?: unknown, sign
   return (response.status === 204 ? undefined : await response.json()) as T;
 }
 
+/** Sends a file as it is, and returns the answer. */
+export async function sendFile<T>(path: string, file: Blob): Promise<T> {
+  return (await (await send(path, { method: "POST", headers: { "content-type": file.type }, body: file })).json()) as T;
+}
+
 /** Stores a model file, with its progress from 0 to 1. `fetch` tells no progress of what it sends. */
 export function upload(path: string, file: Blob, progress: (done: number) => void): Promise<void> {
   return new Promise((resolve, reject) => {

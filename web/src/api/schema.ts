@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 563a1db792df8fae96d32a38b4d1c13565de531e1fe67c310a21b633ebf461c9) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 5a052c911540719481996a272f6c3ea63be00c1ad9e91e435ac8375fc113ee3d) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -412,6 +412,16 @@ export interface components {
             /**
              * Format: int32
              * @description The number of classes that a request without JSON is answered.
+             */
+            top_k: number;
+        };
+        /** @description An output in [`ModelMetadata`] with the scores of classes. */
+        ClassesMetadata: {
+            /** @description The name of the output. */
+            output: string;
+            /**
+             * Format: int32
+             * @description The number of classes that are answered.
              */
             top_k: number;
         };
@@ -1444,6 +1454,8 @@ export interface components {
         };
         /** @description The response to `GET /v2/models/{model}`. */
         ModelMetadata: {
+            /** @description The outputs of which the best classes are answered, where a request is a picture alone. */
+            classes?: components["schemas"]["ClassesMetadata"][];
             /** @description The model's inputs. */
             inputs: components["schemas"]["TensorMetadata"][];
             /** @description The model. */
@@ -1452,6 +1464,8 @@ export interface components {
             outputs: components["schemas"]["TensorMetadata"][];
             /** @description The platform, always [`PLATFORM`]. */
             platform: string;
+            /** @description The inputs that may be sent as they are, as tensors of BYTES with one of them for each row. */
+            raw_inputs?: components["schemas"]["RawInputMetadata"][];
             /** @description The model's versions, as decimal numbers. */
             versions?: string[];
         };
@@ -2227,6 +2241,18 @@ export interface components {
          * @enum {string}
          */
         RateMode: "declared" | "measured" | "max" | "min";
+        /**
+         * @description The kind of an input that may be sent as it is.
+         * @enum {string}
+         */
+        RawInputKind: "image" | "text";
+        /** @description An input in [`ModelMetadata`] that may be sent as it is. */
+        RawInputMetadata: {
+            /** @description The kind of each of its elements. */
+            kind: components["schemas"]["RawInputKind"];
+            /** @description The name of the tensor of BYTES. */
+            name: string;
+        };
         /** @description The body of `POST /v2/systemsharedmemory/region/{region}/register`. */
         RegisterSystemSharedMemory: {
             /**
@@ -2484,9 +2510,14 @@ export interface components {
             queue: number;
             /**
              * Format: double
-             * @description From the head of the HTTP request to the complete, valid request, without `decode`.
+             * @description From the head of the HTTP request to the complete, valid request, without `decode` and `tokenize`.
              */
             receive: number;
+            /**
+             * Format: double
+             * @description The time in which its texts became tensors.
+             */
+            tokenize: number;
             /**
              * Format: double
              * @description The time before the batch was computed: in the gateway until its turn on a time-shared device, and in the worker.

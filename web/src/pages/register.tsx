@@ -7,7 +7,7 @@ import type { ModelRegistration, ModelView, RateMode, TensorSpec } from "../api/
 import { bytes, percent } from "../format";
 import { NAME_PATTERN, variantOf } from "../variant";
 import { store } from "../live/store";
-import { Field, Meter, Modal, NumberField, Problem } from "../ui/parts";
+import { Field, FileField, Meter, Modal, NumberField, Problem } from "../ui/parts";
 import { useAction } from "../ui/hooks";
 import { modelHref, navigate } from "../ui/route";
 
@@ -54,7 +54,6 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
   const [inputs, setInputs] = useState<Tensor[]>(like?.inputs.map(typed) ?? [{ name: "x", datatype: "FP32", shape: "-1, 3, 224, 224", rest: {} }]);
   const [outputs, setOutputs] = useState<Tensor[]>(like?.outputs.map(typed) ?? [{ name: "y", datatype: "FP32", shape: "-1, 1000", rest: {} }]);
   const [stage, setStage] = useState<{ text: string; done: number } | null>(null);
-  const [over, setOver] = useState(false);
 
   const take = async (files: FileList | null) => {
     for (const given of files ?? []) {
@@ -105,20 +104,13 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
         }}
       >
         <div className="modal-body">
-          <div
-            className={`drop ${over ? "over-it" : ""}`}
-            onDragOver={(event) => (event.preventDefault(), setOver(true))}
-            onDragLeave={() => setOver(false)}
-            onDrop={(event) => {
-              event.preventDefault();
-              setOver(false);
-              void reading.run(event.dataTransfer.files);
-            }}
-          >
-            <Field label="Model file" hint={file ? `${file.name}, ${bytes(file.size)}` : "TorchScript (.pt) or an AOTInductor package (.pt2), and a registration (.json) that fills this form. Drop them here, or choose them."}>
-              {(id) => <input id={id} type="file" multiple accept=".pt,.pt2,.json,*/*" onChange={(event) => void reading.run(event.target.files)} />}
-            </Field>
-          </div>
+          <FileField
+            label="Model file"
+            hint={file ? `${file.name}, ${bytes(file.size)}` : "TorchScript (.pt) or an AOTInductor package (.pt2), and a registration (.json) that fills this form. Drop them here, or choose them."}
+            accept=".pt,.pt2,.json,*/*"
+            multiple
+            onFiles={(files) => void reading.run(files)}
+          />
           <div className="fields">
             <Field label="Name">{(id) => <input id={id} required value={name} disabled={like !== undefined} onChange={(event) => setName(event.target.value)} />}</Field>
             <NumberField label="Version" value={version} min={1} step={1} onChange={setVersion} />

@@ -1,19 +1,21 @@
 /** A request from the page, and where its time went. */
 
-import { useMemo, useState } from "react";
-import { call } from "../api/client";
+import { useEffect, useMemo, useRef, useState } from "react";
+import { call, sendFile } from "../api/client";
 import type { ModelView, TryView } from "../api/types";
-import { count, fixed, ms } from "../format";
+import { bytes, count, fixed, ms } from "../format";
 import { keyOf } from "../live/state";
 import { useCluster } from "../live/store";
-import { example, imageOf, imageTensor, largest, SCALES, type TensorData } from "../tensors";
+import { classesOf, example, imageOf, imageTensor, largest, rawInputOf, SCALES, type TensorData, textRequest } from "../tensors";
 import { textOf, useAction, useMayChange } from "../ui/hooks";
-import { Card, Empty, Field, Page, Problem, State } from "../ui/parts";
+import { Card, Empty, Field, FileField, Page, Problem, State } from "../ui/parts";
 import { href, navigate, useRoute } from "../ui/route";
 import { Stages } from "../ui/stages";
 
 /** The number of characters of a request up to which it can be edited; a photograph is longer. */
 const EDITABLE = 200_000;
+/** The longer side of a picture before it is sent, in pixels. */
+const PREVIEW = 220;
 
 export function TryIt({ name }: { name?: string | undefined }) {
   const cluster = useCluster();
@@ -62,17 +64,29 @@ export function TryIt({ name }: { name?: string | undefined }) {
 
 function Form({ model }: { model: ModelView }) {
   const mayChange = useMayChange();
+  const raw = rawInputOf(model);
+  const [asItIs, setAsItIs] = useState(raw !== null);
+  const [picture, setPicture] = useState<File | null>(null);
+  const [sentence, setSentence] = useState("");
   const [text, setText] = useState(() => pretty(example(model)));
   const [answer, setAnswer] = useState<TryView | null>(null);
-  const send = useAction(async () => {
-    let request: unknown;
+  const path = `/v1/models/${encodeURIComponent(model.name)}/try?version=${model.version}`;
+  const request = () => {
+    if (asItIs && raw?.kind === "text") return call<TryView>("POST", path, textRequest(model, raw.name, sentence));
+    if (asItIs && picture) return sendFile<TryView>(path, picture);
+    if (asItIs) throw new Error("choose a picture first");
+    let parsed: unknown;
     try {
-      request = JSON.parse(text);
+      parsed = JSON.parse(text);
     } catch (error) {
       throw new Error(`the request is not JSON: ${textOf(error)}`);
     }
+    return call<TryView>("POST", path, parsed);
+  };
+  const send = useAction(async () => {
+    const answered = request();
     setAnswer(null);
-    setAnswer(await call<TryView>("POST", `/v1/models/${encodeURIComponent(model.name)}/try?version=${model.version}`, request));
+    setAnswer(await answered);
   });
   const place = imageOf(model);
   return (
@@ -85,24 +99,77 @@ function Form({ model }: { model: ModelView }) {
             void send.run();
           }}
         >
-          {place && <Photograph place={place} onTensor={(tensor) => setText(JSON.stringify({ inputs: [tensor] }))} />}
-          <Field label="JSON (Open Inference Protocol)" hint={text.length > EDITABLE ? "too long to be shown in full; it is sent in full" : undefined}>
-            {(id) => <textarea id={id} rows={16} spellCheck={false} readOnly={text.length > EDITABLE} value={text.length > EDITABLE ? `${text.slice(0, 2000)} …` : text} onChange={(event) => setText(event.target.value)} />}
-          </Field>
+          {raw && (
+            <Field label="Send">
+              {(id) => (
+                <select id={id} value={asItIs ? "raw" : "tensors"} onChange={(event) => setAsItIs(event.target.value === "raw")}>
+                  <option value="raw">{raw.kind === "image" ? "a picture" : "a sentence"}</option>
+                  <option value="tensors">tensors</option>
+                </select>
+              )}
+            </Field>
+          )}
+          {asItIs && raw?.kind === "image" && <Picture picture={picture} onPicture={setPicture} />}
+          {asItIs && raw?.kind === "text" && (
+            <Field label="Sentence" hint="cut into tokens as the model's registration declares">
+              {(id) => <textarea id={id} rows={4} value={sentence} onChange={(event) => setSentence(event.target.value)} />}
+            </Field>
+          )}
+          {!asItIs && place && <Photograph place={place} onTensor={(tensor) => setText(JSON.stringify({ inputs: [tensor] }))} />}
+          {!asItIs && (
+            <Field label="JSON (Open Inference Protocol)" hint={text.length > EDITABLE ? "too long to be shown in full; it is sent in full" : undefined}>
+              {(id) => <textarea id={id} rows={16} spellCheck={false} readOnly={text.length > EDITABLE} value={text.length > EDITABLE ? `${text.slice(0, 2000)} …` : text} onChange={(event) => setText(event.target.value)} />}
+            </Field>
+          )}
           <Problem text={send.error} />
           <div className="row">
             <button type="submit" className="primary" disabled={send.busy || !mayChange} title={mayChange ? undefined : "A key with the scope read sends no requests"}>
               Send
             </button>
-            <button type="button" onClick={() => setText(pretty(example(model)))}>
-              Start again
-            </button>
+            {!asItIs && (
+              <button type="button" onClick={() => setText(pretty(example(model)))}>
+                Start again
+              </button>
+            )}
           </div>
         </form>
       </Card>
       <Card className="w6" title="Answer">
         {answer ? <Answer answer={answer} model={model} /> : <Empty title={send.busy ? "Waiting for the answer…" : "Nothing sent yet."} />}
       </Card>
+    </div>
+  );
+}
+
+/** A picture that is sent as it is. */
+function Picture({ picture, onPicture }: { picture: File | null; onPicture: (picture: File | null) => void }) {
+  const canvas = useRef<HTMLCanvasElement>(null);
+  useEffect(() => {
+    let isGone = false;
+    const draw = async (file: File) => {
+      const image = await createImageBitmap(file);
+      const place = canvas.current;
+      if (isGone || !place) return;
+      const scale = Math.min(1, PREVIEW / Math.max(image.width, image.height));
+      place.width = Math.round(image.width * scale);
+      place.height = Math.round(image.height * scale);
+      place.getContext("2d")?.drawImage(image, 0, 0, place.width, place.height);
+    };
+    // The gateway says what is wrong with a file that this browser cannot draw.
+    if (picture) draw(picture).catch(() => undefined);
+    return () => {
+      isGone = true;
+    };
+  }, [picture]);
+  return (
+    <div className="stack">
+      <FileField
+        label="Picture"
+        hint={picture ? `${picture.name}, ${bytes(picture.size)}` : "JPEG, PNG or WebP. Drop it here, or choose it."}
+        accept="image/jpeg,image/png,image/webp"
+        onFiles={(files) => onPicture(files?.[0] ?? null)}
+      />
+      {picture && <canvas key={picture.name} ref={canvas} role="img" aria-label={picture.name} style={{ maxWidth: "100%" }} />}
     </div>
   );
 }
@@ -189,22 +256,55 @@ function Answer({ answer, model }: { answer: TryView; model: ModelView }) {
               {output.datatype} [{output.shape.join(", ")}]
             </span>
           </h3>
-          {output.data.length > 8 && (
-            <ol className="keys">
-              {largest(output.data, 5).map(({ index, value }) => (
-                <li key={index}>
-                  <span className="mono strong">{index}</span> {fixed(value, 4)}
-                </li>
-              ))}
-              <li>the five largest</li>
-            </ol>
-          )}
-          <pre className="values" tabIndex={0} aria-label={`Values of ${output.name}`}>
-            {output.data.slice(0, 400).join(", ")}
-            {output.data.length > 400 ? " …" : ""}
-          </pre>
+          <Values output={output} />
         </section>
       ))}
     </div>
+  );
+}
+
+function Values({ output }: { output: TensorData }) {
+  const classes = classesOf(output);
+  if (classes) {
+    return (
+      <table className="compact">
+        <thead>
+          <tr>
+            <th scope="col">Class</th>
+            <th scope="col" className="numeric">
+              Score
+            </th>
+          </tr>
+        </thead>
+        <tbody>
+          {classes.map(({ score, index, label }, place) => (
+            <tr key={place}>
+              <td>
+                {label ?? "class"} <span className="muted mono">{index}</span>
+              </td>
+              <td className="numeric">{fixed(score, 4)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    );
+  }
+  return (
+    <>
+      {output.data.length > 8 && (
+        <ol className="keys">
+          {largest(output.data, 5).map(({ index, value }) => (
+            <li key={index}>
+              <span className="mono strong">{index}</span> {fixed(value, 4)}
+            </li>
+          ))}
+          <li>the five largest</li>
+        </ol>
+      )}
+      <pre className="values" tabIndex={0} aria-label={`Values of ${output.name}`}>
+        {output.data.slice(0, 400).join(", ")}
+        {output.data.length > 400 ? " …" : ""}
+      </pre>
+    </>
   );
 }

@@ -206,6 +206,27 @@ export function Field({ label, hint, children }: { label: string; hint?: ReactNo
 }
 
 /** A number that is typed. The text is kept as it is typed, so that it can be empty meanwhile. */
+/** A field of files, which may be dropped on it. */
+export function FileField(props: { label: string; hint: ReactNode; accept: string; multiple?: boolean; onFiles: (files: FileList | null) => void }) {
+  const [over, setOver] = useState(false);
+  return (
+    <div
+      className={`drop ${over ? "over-it" : ""}`}
+      onDragOver={(event) => (event.preventDefault(), setOver(true))}
+      onDragLeave={() => setOver(false)}
+      onDrop={(event) => {
+        event.preventDefault();
+        setOver(false);
+        props.onFiles(event.dataTransfer.files);
+      }}
+    >
+      <Field label={props.label} hint={props.hint}>
+        {(id) => <input id={id} type="file" multiple={props.multiple} accept={props.accept} onChange={(event) => props.onFiles(event.target.files)} />}
+      </Field>
+    </div>
+  );
+}
+
 export function NumberField(props: { label: string; hint?: ReactNode; value: string; onChange: (value: string) => void; min?: number; max?: number; step?: number | "any"; unit?: string; disabled?: boolean; optional?: boolean }) {
   return (
     <Field label={props.unit ? `${props.label} (${props.unit})` : props.label} hint={props.hint}>

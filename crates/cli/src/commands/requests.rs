@@ -142,7 +142,7 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
             format_number(request.latency_ms),
             format_number(request.slo_ms),
             format_number(stages.receive),
-            format_number(stages.decode),
+            format_number(stages.decode + stages.tokenize),
             format_number(stages.load),
             format_number(stages.batch),
             format_number(stages.queue),
@@ -196,6 +196,7 @@ fn print_whole(request: &RequestView) -> anyhow::Result<()> {
     let parts = [
         ("receive", stages.receive),
         ("decode", stages.decode),
+        ("tokenize", stages.tokenize),
         ("load", stages.load),
         ("batch", stages.batch),
         ("queue", stages.queue),

@@ -4,7 +4,7 @@ use std::fs;
 
 use packhorse_cluster::Shape;
 use packhorse_protocol::{HEADER_LENGTH, InferResponse, Limits, RequestMessage, Tensor};
-use serde_json::json;
+use serde_json::{Value, json};
 use wiremock::{
     Mock, Request, ResponseTemplate,
     matchers::{body_string, method, path},
@@ -13,9 +13,19 @@ use wiremock::{
 use packhorse_stand_in::Gateway;
 
 /// Mounts a model with one input. It responds to a request with the tensor that `answer` returns for it.
-pub(crate) async fn serves(
+async fn serves(
     gateway: &Gateway,
     input: &str,
+    answer: impl Fn(&RequestMessage) -> Tensor + Send + Sync + 'static,
+) {
+    serves_as(gateway, input, json!({}), answer).await;
+}
+
+/// Mounts a model with one input, whose metadata has `declared`, too.
+async fn serves_as(
+    gateway: &Gateway,
+    input: &str,
+    mut declared: Value,
     answer: impl Fn(&RequestMessage) -> Tensor + Send + Sync + 'static,
 ) {
     let metadata = json!({
@@ -23,6 +33,9 @@ pub(crate) async fn serves(
         "inputs": [{"name": input, "datatype": "FP32", "shape": [-1, -1]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, -1]}],
     });
+    let declared = declared.as_object_mut().unwrap();
+    declared.extend(metadata.as_object().unwrap().clone());
+    let metadata = declared.clone();
     let described = ResponseTemplate::new(200).set_body_json(metadata);
     Mock::given(method("GET"))
         .and(path("/v2/models/m"))
@@ -62,7 +75,7 @@ pub(crate) async fn serves(
 }
 
 /// Returns twice the input.
-pub(crate) fn doubled(request: &RequestMessage) -> Tensor {
+fn doubled(request: &RequestMessage) -> Tensor {
     let input = &request.inputs[0];
     let values: Vec<f32> = input
         .values::<f32>()
@@ -190,4 +203,67 @@ async fn a_busy_gateway_says_when_to_try_again() {
         ran.error(),
         "error: no replica is ready\nhint: the gateway asks clients to retry after 2 s\n"
     );
+}
+
+#[tokio::test]
+async fn pictures_and_texts_are_sent_as_they_are_and_classes_come_back() {
+    let gateway = Gateway::start(crate::PROGRAM).await;
+    let declared = json!({
+        "raw_inputs": [{"name": "image", "kind": "image"}, {"name": "text", "kind": "text"}],
+        "classes": [{"output": "y", "top_k": 2}],
+    });
+    // Answers the bytes of each row and the number of classes that was asked for.
+    serves_as(&gateway, "image", declared, |request| {
+        let rows = request.inputs[0].byte_strings().unwrap();
+        let asked = request.outputs.first();
+        let count = asked.map_or(0, |output| output.classes.unwrap());
+        let name = request.inputs[0].name();
+        let texts = rows.iter().map(|row| {
+            let row = String::from_utf8_lossy(row);
+            format!("0.5:{count}:{name} {row}")
+        });
+        let texts: Vec<String> = texts.collect();
+        let shape = Shape::new(&[i64::try_from(texts.len()).unwrap(), 1]).unwrap();
+        Tensor::from_byte_strings("y", shape, &texts).unwrap()
+    })
+    .await;
+    gateway.file("cat.jpg", "meow");
+    gateway.file("dog.png", "woof");
+
+    let ran = gateway.run(&["infer", "m", "--image", "cat.jpg", "--image", "dog.png"]);
+    let lines: Vec<&str> = ran.text().lines().map(str::trim_end).collect();
+    let rows = [
+        "row 0:",
+        "0.5000  image meow",
+        "row 1:",
+        "0.5000  image woof",
+    ];
+    assert_eq!(lines[1..], rows, "{ran:?}");
+    let ran = gateway.run(&["infer", "m", "--text", "Hello: you", "--top", "7", "--json"]);
+    let class = json!({"index": 7, "label": "text Hello: you", "score": 0.5});
+    assert_eq!(ran.json()["classes"], json!([[class]]));
+    let ran = gateway.run(&["infer", "m", "--text", "a", "--input-name", "image"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    let ran = gateway.run(&["infer", "m", "--image", "cat.jpg", "--input-name", "text"]);
+    assert_eq!(
+        ran.error(),
+        "error: input \"text\" takes no pictures; those that do are image\n"
+    );
+}
+
+#[tokio::test]
+async fn a_model_that_declares_no_picture_is_named() {
+    let gateway = Gateway::start(crate::PROGRAM).await;
+    serves(&gateway, "x", doubled).await;
+    gateway.file("cat.jpg", "meow");
+    for (flags, what) in [
+        (["--image", "cat.jpg"], "a picture becomes its input"),
+        (["--text", "meow"], "a text becomes its inputs"),
+    ] {
+        let ran = gateway.run(&[&["infer", "m"][..], &flags].concat());
+        let wanted = format!(
+            "error: model \"m\" does not declare how {what} (`preprocess` in its registration)\n"
+        );
+        assert_eq!(ran.error(), wanted);
+    }
 }

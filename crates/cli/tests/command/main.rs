@@ -10,7 +10,6 @@ mod doctor;
 mod errors;
 mod events;
 mod history;
-mod image;
 mod infer;
 mod keys;
 mod laboratory;

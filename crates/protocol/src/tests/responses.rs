@@ -5,7 +5,7 @@ use crate::{
     NonFinite, RepositoryEntry, RepositoryIndexRequest, RepositoryState, Statistics, Tensor,
     json_list_bound,
 };
-use packhorse_cluster::{Datatype, Program};
+use packhorse_cluster::{Datatype, Processing, Program};
 use serde_json::json;
 
 use super::{shape, spec};
@@ -189,9 +189,17 @@ fn program(max_batch_size: u32) -> Program {
 
 #[test]
 fn metadata_has_the_batch_dimension_and_the_configuration_has_not() {
+    let processing = json!({
+        "preprocess": {"text": {
+            "kind": "text", "tokenizer": format!("sha256:{}", "0".repeat(64)), "max_length": 8, "inputs": {"ids": "ids"},
+        }},
+        "postprocess": {"embedding": {"top_k": 2}},
+    });
+    let processing: Processing = serde_json::from_value(processing).unwrap();
     assert_eq!(
         serde_json::to_value(ModelMetadata::new(
             &program(16),
+            &processing,
             vec!["1".to_owned(), "2".to_owned()]
         ))
         .unwrap(),
@@ -199,6 +207,7 @@ fn metadata_has_the_batch_dimension_and_the_configuration_has_not() {
             "name": "minilm", "versions": ["1", "2"], "platform": "pytorch_libtorch",
             "inputs": [{"name": "ids", "datatype": "INT64", "shape": [-1, -1]}],
             "outputs": [{"name": "embedding", "datatype": "FP32", "shape": [-1, 384]}],
+            "raw_inputs": [{"name": "text", "kind": "text"}], "classes": [{"output": "embedding", "top_k": 2}],
         })
     );
     assert_eq!(

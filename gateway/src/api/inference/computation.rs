@@ -25,7 +25,7 @@ use super::{
     classes,
     error::InferenceError,
     model_path::ModelPath,
-    raw_inputs::{has_raw_inputs, make_tensors},
+    raw_inputs::{RawInputTimes, has_raw_inputs, make_tensors},
     shared_memory::{SharedMemoryError, TenantRegions},
     state::Inference,
 };
@@ -74,8 +74,8 @@ pub(in crate::api) struct ReceivedRequest {
     pub(in crate::api) memory: Reservation,
     /// The regions of shared memory that its client may use, if the request may name any.
     pub(in crate::api) regions: Result<TenantRegions, SharedMemoryError>,
-    /// The time in which its pictures and texts became tensors.
-    pub(in crate::api) decode: Duration,
+    /// The times in which its pictures and texts became tensors.
+    pub(in crate::api) raw_inputs: RawInputTimes,
 }
 
 /// Returns the reason why the gateway takes no request of a tenant for a model now, as far as that is known without the request.
@@ -131,15 +131,13 @@ impl ReceivedRequest {
         (clock, arrived): (Clock, Time),
     ) -> Result<Self, InferenceError> {
         let spec = &model.spec;
-        let mut decode = Duration::ZERO;
+        let mut raw_inputs = RawInputTimes::default();
         if has_raw_inputs(&message, model) {
-            let begun = clock.now();
             let allowed = message
                 .timeout
                 .map_or(spec.slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
             let has_passed = || clock.now() >= arrived + allowed;
-            make_tensors(&mut message, model, &mut memory, has_passed)?;
-            decode = clock.now().saturating_since(begun);
+            raw_inputs = make_tensors(&mut message, model, &mut memory, clock, has_passed)?;
         }
         let program = &spec.program;
         let request = InferRequest::check(message, program)?;
@@ -153,7 +151,7 @@ impl ReceivedRequest {
             request,
             memory,
             regions,
-            decode,
+            raw_inputs,
         })
     }
 }
@@ -210,7 +208,7 @@ pub(in crate::api) async fn compute(
         request,
         mut memory,
         regions,
-        decode,
+        raw_inputs,
     } = received;
     let InferRequest {
         id,
@@ -252,9 +250,7 @@ pub(in crate::api) async fn compute(
             };
             let failure = unanswered.failure.as_ref().map(ToString::to_string);
             let meter = meter.failed_with(failure.unwrap_or_default());
-            let mut course = unanswered.course;
-            course.decode = decode.into();
-            meter.end(unanswered.outcome, course);
+            meter.end(unanswered.outcome, raw_inputs.before(unanswered.course));
             return Err(unanswered.into());
         }
     };
@@ -262,10 +258,7 @@ pub(in crate::api) async fn compute(
         meter: meter.counted_with(&answered.model.telemetry),
         model: Arc::clone(&answered.model),
         slo,
-        course: RequestCourse {
-            decode: decode.into(),
-            ..answered.course
-        },
+        course: raw_inputs.before(answered.course),
     };
     let books = || ending.model.memory.tenant(arrival.tenant);
     let answer = Answer {

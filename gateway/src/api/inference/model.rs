@@ -24,9 +24,10 @@ pub(in crate::api) async fn metadata(path: ModelPath) -> Json<ModelMetadata> {
     let requested = &path.requested;
     let versions = path.catalog.versions(requested.name());
     let versions = versions.map(|version: ModelVersion| version.to_string());
+    let spec = &requested.model.spec;
     Json(ModelMetadata {
         name: requested.name().to_string(),
-        ..ModelMetadata::new(&requested.model.spec.program, versions.collect())
+        ..ModelMetadata::new(&spec.program, &spec.processing, versions.collect())
     })
 }
 

@@ -82,12 +82,11 @@ impl InFlightBatch {
         let waits = self.waits(request.arrived);
         RequestCourse {
             batch: Some(batch),
-            decode: request.course.decode,
-            inbox: request.course.inbox,
             load: waits.load.into(),
             batch_wait: waits.batch.into(),
             queue: waits.queue.into(),
             stages,
+            ..request.course
         }
     }
 

@@ -66,10 +66,13 @@ impl SpanMaker {
             });
         }
         let mut parts = Parts::new(self.clock, context.ids, record.arrived, end);
-        let (receive, decode) = (record.receive.into(), Duration::from(course.decode));
-        parts.push("read", Duration::saturating_sub(receive, decode));
-        if !decode.is_zero() {
-            parts.push("decode", decode.min(receive));
+        let made = [("decode", course.decode), ("tokenize", course.tokenize)];
+        let made = made.map(|(name, time)| (name, Duration::from(time)));
+        let receive: Duration = record.receive.into();
+        let read = receive.saturating_sub(made.iter().map(|(_, time)| *time).sum());
+        parts.push("read", read);
+        for (name, time) in made.into_iter().filter(|(_, time)| !time.is_zero()) {
+            parts.push(name, time.min(receive));
         }
         match &course.batch {
             Some(batch) => {

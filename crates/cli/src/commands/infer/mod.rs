@@ -1,8 +1,8 @@
-//! `packhorse infer`: sends an inference request, with inputs from files, from JSON or from an image.
+//! `packhorse infer`: sends an inference request, with inputs from files or JSON, or with pictures and texts as they are.
 
 mod elements;
-mod image;
 mod outputs;
+mod raw_inputs;
 mod report;
 mod top_classes;
 
@@ -23,17 +23,18 @@ use packhorse_terminal::{
     npy, output,
 };
 
-use self::{image::ImageArgs, outputs::find_output, top_classes::TopClassesArgs};
+use self::{outputs::find_output, raw_inputs::RawInputArgs, top_classes::TopClassesArgs};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   packhorse infer minilm --input input_ids=ids.npy --input attention_mask=mask.npy --output embedding=e.npy
   packhorse infer adder --input a='[[1, 2]]' --input b=@b.json --json
-  packhorse infer lite0 --image cat.jpg --resize 256 --crop 224 --mean 0.498 --std 0.502 --top 5 --labels imagenet.txt
-  packhorse infer lite0 --image cat.jpg --preprocess lite0.toml --top 5
+  packhorse infer lite0 --image cat.jpg
+  packhorse infer lite0 --image cat.jpg --image dog.png --top 3 --json
+  packhorse infer minilm --text 'A sentence.' --text 'Another.' --output embedding=e.npy
   packhorse infer minilm --json-request request.json")]
-#[group(id = "source", required = true, multiple = true, args = ["input", "image", "json_request"])]
+#[group(id = "source", required = true, multiple = true, args = ["input", "image", "text", "json_request"])]
 pub(crate) struct InferArgs {
     /// Name of the model
     model: ModelName,
@@ -44,7 +45,7 @@ pub(crate) struct InferArgs {
     #[arg(long, value_name = "NAME=VALUE")]
     input: Vec<NamedValue>,
     /// Send this Open Inference Protocol request unchanged, and print the response unchanged; - is standard input
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "image", "input_name", "preprocess", "preprocessing", "output", "classification", "timeout_ms", "priority"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["input", "image", "text", "input_name", "output", "top", "timeout_ms", "priority"])]
     json_request: Option<PathBuf>,
     /// Save an output as an .npy file; may be repeated
     #[arg(long, value_name = "NAME=FILE")]
@@ -56,7 +57,7 @@ pub(crate) struct InferArgs {
     #[arg(long, value_name = "P", default_value_t = 0, hide_default_value = true)]
     priority: u64,
     #[command(flatten)]
-    image: ImageArgs,
+    raw_inputs: RawInputArgs,
     #[command(flatten)]
     classes: TopClassesArgs,
 }
@@ -70,6 +71,7 @@ impl InferArgs {
         let metadata = client.model_metadata(&self.model, self.version).await?;
         let request = RequestMessage {
             inputs: self.inputs(&metadata)?,
+            outputs: self.classes.outputs(&metadata, self.wants_declared())?,
             output_form: Some(Form::Binary),
             timeout: self.timeout_ms.map(Duration::from_millis),
             priority: self.priority,
@@ -82,7 +84,7 @@ impl InferArgs {
                 .with_context(|| format!("output {name:?}"))?;
             write_file(Path::new(value), &array)?;
         }
-        let classes = self.classes.rank(&response)?;
+        let classes = top_classes::of_response(&response, &request);
         if context.json() {
             report::print_json(&response, latency, classes.as_deref())
         } else {
@@ -106,12 +108,17 @@ impl InferArgs {
         Ok(output::print_line("")?)
     }
 
+    /// Returns true if the answer is what the model declares for pictures and texts.
+    fn wants_declared(&self) -> bool {
+        self.raw_inputs.are_given() && self.output.is_empty()
+    }
+
     fn inputs(&self, metadata: &ModelMetadata) -> anyhow::Result<Vec<Tensor>> {
         let mut inputs = Vec::new();
         for input in &self.input {
             inputs.push(read_input(input, metadata)?);
         }
-        inputs.extend(self.image.tensor(&metadata.inputs)?);
+        inputs.extend(self.raw_inputs.tensors(metadata)?);
         Ok(inputs)
     }
 }

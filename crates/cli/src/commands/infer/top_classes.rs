@@ -1,28 +1,18 @@
-//! `packhorse infer --top`: the best classes of a classifier, with their names.
+//! The best classes of a classifier, which the gateway answers with their names.
 
-use std::path::PathBuf;
-
-use anyhow::{Context as _, bail, ensure};
-use packhorse_protocol::{InferResponse, Tensor};
-use packhorse_terminal::files::read_text;
+use anyhow::bail;
+use packhorse_protocol::{
+    ClassesMetadata, InferResponse, ModelMetadata, OutputRequest, RequestMessage,
+};
 use serde::Serialize;
-
-use super::{elements, outputs::find_output};
 
 #[derive(clap::Args)]
 #[command(next_help_heading = "Classification")]
-#[group(id = "classification", multiple = true)]
 pub(crate) struct TopClassesArgs {
-    /// Print the N best classes in place of the outputs
-    #[arg(long, value_name = "N")]
-    top: Option<usize>,
-    /// File with the names of the classes, one per line
-    #[arg(long, value_name = "FILE", requires = "top")]
-    labels: Option<PathBuf>,
-    /// Print the softmax of the scores, for outputs that are logits
-    #[arg(long, requires = "top")]
-    softmax: bool,
-    /// Output with one score per class [default: the model's only output]
+    /// Answer the N best classes of each row in place of the outputs [default: as many as the model declares, with --image or --text]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "output")]
+    top: Option<u32>,
+    /// Output with one score per class [default: the one that the model declares, or its only one]
     #[arg(long, value_name = "NAME", requires = "top")]
     scores: Option<String>,
 }
@@ -31,126 +21,101 @@ pub(crate) struct TopClassesArgs {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Class {
     /// Its index in the output.
-    pub(crate) index: usize,
-    /// Its name, if --labels has one.
+    pub(crate) index: u64,
+    /// Its name, if the model declares one.
     pub(crate) label: Option<String>,
     /// Its score in the output, or the softmax of it.
     pub(crate) score: f64,
 }
 
 impl TopClassesArgs {
-    /// Returns the best classes of each row of scores, best first; `None` without --top.
-    pub(super) fn rank(&self, response: &InferResponse) -> anyhow::Result<Option<Vec<Vec<Class>>>> {
-        let Some(top) = self.top else { return Ok(None) };
-        let labels = match &self.labels {
-            Some(path) => read_text(path)?.lines().map(str::to_owned).collect(),
-            None => Vec::new(),
+    /// Returns the outputs of which classes are asked for; none for all outputs as they are.
+    pub(super) fn outputs(
+        &self,
+        metadata: &ModelMetadata,
+        wants_declared: bool,
+    ) -> anyhow::Result<Vec<OutputRequest>> {
+        let classes = |output: &str, count: u32| OutputRequest {
+            name: output.to_owned(),
+            form: None,
+            range: None,
+            classes: Some(count),
         };
-        let output = match (&self.scores, response.outputs.as_slice()) {
-            (Some(name), _) => find_output(response, name)?,
-            (None, [only]) => only,
-            (None, outputs) => bail!(
+        let declared = metadata.classes.as_slice();
+        let Some(top) = self.top else {
+            let declared = declared.iter().filter(|_| wants_declared);
+            let of_declared = |of: &ClassesMetadata| classes(&of.output, of.top_k);
+            return Ok(declared.map(of_declared).collect());
+        };
+        let output = match (&self.scores, declared, metadata.outputs.as_slice()) {
+            (Some(name), ..) => name,
+            (None, [only], _) => &only.output,
+            (None, _, [only]) => &only.name,
+            (None, _, outputs) => bail!(
                 "the model has {} outputs: name the one with the scores with --scores",
                 outputs.len()
             ),
         };
-        Ok(Some(rank(output, top, self.softmax, &labels)?))
+        Ok(vec![classes(output, top)])
     }
 }
 
-fn rank(
-    output: &Tensor,
-    top: usize,
-    softmax: bool,
-    labels: &[String],
-) -> anyhow::Result<Vec<Vec<Class>>> {
-    let classes = output.shape().dims().last().copied().unwrap_or(0);
-    let classes = usize::try_from(classes)?;
-    ensure!(
-        classes > 0,
-        "output {:?} of shape {} has no scores",
-        output.name(),
-        output.shape()
-    );
-    let scores = elements::to_json(output)
-        .into_iter()
-        .map(|score| score.as_f64());
-    let scores: Vec<f64> = scores
-        .collect::<Option<_>>()
-        .with_context(|| format!("output {:?} has scores that are not numbers", output.name()))?;
-    let rows = scores.chunks(classes).map(|row| {
-        let row = if softmax {
-            softmax_of(row)
-        } else {
-            row.to_vec()
-        };
-        let mut ranked: Vec<(usize, f64)> = row.into_iter().enumerate().collect();
-        ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let best = ranked.into_iter().take(top);
-        best.map(|(index, score)| Class {
-            index,
-            label: labels.get(index).cloned(),
-            score,
-        })
-        .collect()
+/// Returns the classes of each row of each output of which the request asks for them; none if it asks for none.
+pub(super) fn of_response(
+    response: &InferResponse,
+    request: &RequestMessage,
+) -> Option<Vec<Vec<Class>>> {
+    let asked = request
+        .outputs
+        .iter()
+        .filter(|output| output.classes.is_some());
+    let asked: Vec<&str> = asked.map(|output| output.name.as_str()).collect();
+    if asked.is_empty() {
+        return None;
+    }
+    let outputs = response.outputs.iter();
+    let outputs = outputs.filter(|output| asked.contains(&output.name()));
+    let rows = outputs.flat_map(|output| {
+        let texts = output.byte_strings().unwrap_or_default();
+        let classes = texts
+            .iter()
+            .filter_map(|text| class_of(text))
+            .collect::<Vec<_>>();
+        let each = output.shape().dims().last().copied().unwrap_or(1);
+        let each = usize::try_from(each).unwrap_or(1).max(1);
+        let rows = classes.chunks(each).map(<[Class]>::to_vec);
+        rows.collect::<Vec<_>>()
     });
-    Ok(rows.collect())
+    Some(rows.collect())
 }
 
-fn softmax_of(logits: &[f64]) -> Vec<f64> {
-    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let exponentials: Vec<f64> = logits.iter().map(|logit| (logit - largest).exp()).collect();
-    let sum: f64 = exponentials.iter().sum();
-    exponentials
-        .into_iter()
-        .map(|exponential| exponential / sum)
-        .collect()
+/// Reads a class of Triton's classification extension: `SCORE:INDEX` or `SCORE:INDEX:LABEL`.
+fn class_of(text: &[u8]) -> Option<Class> {
+    let text = String::from_utf8_lossy(text);
+    let mut parts = text.splitn(3, ':');
+    Some(Class {
+        score: parts.next()?.parse().ok()?,
+        index: parts.next()?.parse().ok()?,
+        label: parts.next().map(str::to_owned),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use packhorse_cluster::Shape;
-
     use super::*;
 
     #[test]
-    fn the_best_classes_come_first_row_by_row() {
-        let output = Tensor::from_values(
-            "y",
-            Shape::new(&[2, 3]).unwrap(),
-            &[0.1_f32, 0.7, 0.2, 0.5, 0.3, 0.2],
-        )
-        .unwrap();
-        let labels = ["cat", "dog"].map(str::to_owned);
-        let rows = rank(&output, 2, false, &labels).unwrap();
+    fn a_label_may_have_colons() {
         let class = |index, label: Option<&str>, score| Class {
             index,
             label: label.map(str::to_owned),
             score,
         };
-        assert_eq!(rows[0], [class(1, Some("dog"), 0.7), class(2, None, 0.2)]);
+        assert_eq!(class_of(b"0.75:2"), Some(class(2, None, 0.75)));
         assert_eq!(
-            rows[1],
-            [class(0, Some("cat"), 0.5), class(1, Some("dog"), 0.3)]
+            class_of("-1.5:281:cat: Käthe".as_bytes()),
+            Some(class(281, Some("cat: Käthe"), -1.5))
         );
-    }
-
-    #[test]
-    fn softmax_returns_probabilities_for_large_logits() {
-        let probabilities = softmax_of(&[1000.0, 1000.0 + 3_f64.ln()]);
-        assert!(
-            (probabilities[0] - 0.25).abs() < 1e-9 && (probabilities[1] - 0.75).abs() < 1e-9,
-            "{probabilities:?}"
-        );
-    }
-
-    #[test]
-    fn an_output_without_scores_is_refused() {
-        let empty = Tensor::from_values::<f32>("y", Shape::new(&[2, 0]).unwrap(), &[]).unwrap();
-        let text = Tensor::from_byte_strings("y", Shape::new(&[1]).unwrap(), &["a"]).unwrap();
-        let nan = Tensor::from_values("y", Shape::new(&[1]).unwrap(), &[f32::NAN]).unwrap();
-        for output in [empty, text, nan] {
-            assert!(rank(&output, 1, false, &[]).is_err());
-        }
+        assert_eq!(class_of(b"cat"), None);
     }
 }

@@ -90,15 +90,17 @@ async fn answer(
     part: Part,
     wanted: Wanted,
 ) -> Result<(Vec<(usize, Row)>, Reservation), InferenceError> {
-    let arrival = Arrival {
-        at: inference.data_plane.clock().now(),
-        ..*arrival
-    };
     let Part {
         texts,
         lengths,
         request,
     } = part;
+    // It has come when its own texts were begun with: those of the call's other requests are not its own.
+    let now = inference.data_plane.clock().now();
+    let arrival = Arrival {
+        at: now.saturating_sub(request.raw_inputs.tokenize),
+        ..*arrival
+    };
     let computed = compute(inference, &arrival, path, request, None).await;
     let Computed {
         answer,

@@ -17,7 +17,7 @@ use super::{
     BODY_LIMIT,
     answers::{Rows, answers},
     ask::Ask,
-    texts::{Part, cut_query, parts, portions, tokens},
+    texts::{Part, cut_query, cut_texts, parts, portions},
 };
 use crate::{
     api::{
@@ -240,17 +240,18 @@ impl Call<'_> {
         };
         let query = Arc::new(query);
         memory.grow(TextInput::work(ask.texts.iter().map(String::len)))?;
+        let clock = self.inference.data_plane.clock();
         let mut rows = Vec::with_capacity(ask.texts.len());
         for range in portions(&ask.texts, ask.query.as_ref().map_or(0, String::len)) {
             let (ask, query, model) = (Arc::clone(&ask), Arc::clone(&query), Arc::clone(model));
-            let cut = move || tokens(&ask, Option::as_ref(&query), range, &model);
+            let cut = move || cut_texts(&ask, Option::as_ref(&query), range, &model, clock);
             let cut = pool.parse(self.party(), cut).await??;
             // Two numbers for each token.
-            let bytes: u64 = cut.iter().map(|(_, tokens)| 8 * tokens.len() as u64).sum();
+            let bytes: u64 = cut.iter().map(|text| 8 * text.tokens.len() as u64).sum();
             memory.grow(bytes)?;
             rows.extend(cut);
         }
-        let (model, clock) = (Arc::clone(model), self.inference.data_plane.clock());
+        let model = Arc::clone(model);
         let make = move || parts(&ask, rows, &model, &books, clock);
         pool.parse(self.party(), make).await?
     }

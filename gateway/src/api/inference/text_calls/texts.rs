@@ -1,6 +1,6 @@
 //! The texts of a call as requests for the engine.
 
-use std::ops::Range;
+use std::{ops::Range, time::Duration};
 
 use packhorse_preprocess::{Cut, Tokenizer, Tokens};
 use packhorse_protocol::{OutputRequest, RequestMessage};
@@ -10,6 +10,7 @@ use crate::{
     api::inference::{
         computation::{REQUEST_BYTES, ReceivedRequest},
         error::InferenceError,
+        raw_inputs::RawInputTimes,
         shared_memory::SharedMemoryError,
         texts::TextInput,
     },
@@ -54,22 +55,37 @@ pub(super) fn cut_query(ask: &Ask, model: &ServedModel) -> Result<Option<Cut>, I
     cut.transpose().map_err(wrong)
 }
 
-/// Returns the tokens of some texts. It takes long, and runs on the pool.
-pub(super) fn tokens(
+/// A text of a call that was cut.
+pub(super) struct CutText {
+    /// The text's index in the call.
+    pub(super) index: usize,
+    pub(super) tokens: Tokens,
+    /// The time that cutting it took.
+    took: Duration,
+}
+
+/// Cuts some texts. It takes long, and runs on the pool.
+pub(super) fn cut_texts(
     ask: &Ask,
     query: Option<&Cut>,
     range: Range<usize>,
     model: &ServedModel,
-) -> Result<Vec<(usize, Tokens)>, InferenceError> {
+    clock: Clock,
+) -> Result<Vec<CutText>, InferenceError> {
     let way = TextInput::of(model)?;
     let of_text = |index: usize| {
         let text = ask.texts[index].as_bytes();
+        let begun = clock.now();
         let tokens = match query {
             Some(query) => way.pair_tokens(query, text, ask.truncate),
             None => way.tokens(text, ask.truncate),
         };
         let wrong = |error| InferenceError::bad_request(format!("text {index}: {error}"));
-        Ok((index, tokens.map_err(wrong)?))
+        Ok(CutText {
+            index,
+            tokens: tokens.map_err(wrong)?,
+            took: clock.now().saturating_since(begun),
+        })
     };
     range.map(of_text).collect()
 }
@@ -77,22 +93,24 @@ pub(super) fn tokens(
 /// Returns the requests of a call's tokens. It takes long, and runs on the pool.
 pub(super) fn parts(
     ask: &Ask,
-    mut rows: Vec<(usize, Tokens)>,
+    mut rows: Vec<CutText>,
     model: &ServedModel,
     books: &TenantMemory,
     clock: Clock,
 ) -> Result<Vec<Part>, InferenceError> {
     let way = TextInput::of(model)?;
-    rows.sort_by_key(|(_, tokens)| tokens.len());
+    rows.sort_by_key(|row| row.tokens.len());
     let limit = model.spec.program.rows_limit() as usize;
     let mut parts = Vec::new();
-    for range in batches(&rows, limit) {
+    let lengths: Vec<usize> = rows.iter().map(|row| row.tokens.len()).collect();
+    for range in batches(&lengths, limit) {
+        let begun = clock.now();
         let rows = &rows[range];
         let mut memory = books.reservation();
-        let lengths: Vec<usize> = rows.iter().map(|(_, tokens)| tokens.len()).collect();
+        let lengths: Vec<usize> = rows.iter().map(|row| row.tokens.len()).collect();
         let longest = lengths.iter().copied().max().unwrap_or_default();
         memory.grow(REQUEST_BYTES + way.bytes(rows.len() as u64, longest))?;
-        let tokens: Vec<&Tokens> = rows.iter().map(|(_, tokens)| tokens).collect();
+        let tokens: Vec<&Tokens> = rows.iter().map(|row| &row.tokens).collect();
         let message = RequestMessage {
             inputs: way.tensors(&tokens)?,
             outputs: vec![OutputRequest {
@@ -104,30 +122,36 @@ pub(super) fn parts(
             ..RequestMessage::default()
         };
         let no_regions = Err(SharedMemoryError::Off);
-        let times = (clock, clock.now());
+        let times = (clock, begun);
+        let mut request = ReceivedRequest::checked(message, memory, no_regions, model, times)?;
+        let cutting: Duration = rows.iter().map(|row| row.took).sum();
+        request.raw_inputs = RawInputTimes {
+            tokenize: cutting + clock.now().saturating_since(begun),
+            ..RawInputTimes::default()
+        };
         parts.push(Part {
-            texts: rows.iter().map(|(index, _)| *index).collect(),
+            texts: rows.iter().map(|row| row.index).collect(),
             lengths,
-            request: ReceivedRequest::checked(message, memory, no_regions, model, times)?,
+            request,
         });
     }
     Ok(parts)
 }
 
-/// Returns ranges of rows that are sorted by their length: at most `limit` rows each, of which at most half is filling.
-fn batches(rows: &[(usize, Tokens)], limit: usize) -> Vec<Range<usize>> {
+/// Returns ranges of rows by their lengths, which are sorted: at most `limit` rows each, of which at most half is filling.
+fn batches(lengths: &[usize], limit: usize) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut from, mut tokens) = (0, 0);
-    for (index, (_, row)) in rows.iter().enumerate() {
-        let padded = (index - from + 1) * row.len();
-        if index > from && (index - from == limit || padded > 2 * (tokens + row.len())) {
+    for (index, length) in lengths.iter().enumerate() {
+        let padded = (index - from + 1) * length;
+        if index > from && (index - from == limit || padded > 2 * (tokens + length)) {
             ranges.push(from..index);
             (from, tokens) = (index, 0);
         }
-        tokens += row.len();
+        tokens += length;
     }
-    if from < rows.len() {
-        ranges.push(from..rows.len());
+    if from < lengths.len() {
+        ranges.push(from..lengths.len());
     }
     ranges
 }
@@ -138,19 +162,11 @@ mod tests {
 
     use super::*;
 
-    fn rows(lengths: &[usize]) -> Vec<(usize, Tokens)> {
-        let tokens = |length: &usize| Tokens {
-            ids: vec![1; *length].into(),
-            type_ids: vec![0; *length].into(),
-        };
-        lengths.iter().map(tokens).enumerate().collect()
-    }
-
     #[test]
     fn a_long_text_fills_up_no_short_ones() {
-        assert_eq!(batches(&rows(&[8, 8, 8, 512]), 32), [0..3, 3..4]);
-        assert_eq!(batches(&rows(&[8, 9, 10, 12]), 3), [0..3, 3..4]);
-        assert_eq!(batches(&rows(&[5, 5]), 1), [0..1, 1..2]);
+        assert_eq!(batches(&[8, 8, 8, 512], 32), [0..3, 3..4]);
+        assert_eq!(batches(&[8, 9, 10, 12], 3), [0..3, 3..4]);
+        assert_eq!(batches(&[5, 5], 1), [0..1, 1..2]);
     }
 
     #[test]
@@ -171,7 +187,7 @@ mod tests {
         ) {
             lengths.sort_unstable();
             let mut next = 0;
-            for range in batches(&rows(&lengths), limit) {
+            for range in batches(&lengths, limit) {
                 prop_assert_eq!(range.start, next);
                 next = range.end;
                 prop_assert!((1..=limit).contains(&range.len()));
