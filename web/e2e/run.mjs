@@ -105,14 +105,15 @@ async function run() {
   const node1 = cluster.agent("rack-a-1", 2);
   const node2 = cluster.agent("rack-a-2", 2);
 
-  await step("a model is registered from two files and becomes ready", async () => {
+  await step("a model is registered from its files and becomes ready", async () => {
     await link("Models").click();
     await see("No model is registered yet.");
     await button("Register a model").click();
-    const registration = { name: "alexnet", max_batch_size: 16, slo_ms: 150, rate_rps: 60, inputs: [{ name: "x", datatype: "FP32", shape: [-1, 4] }], outputs: [{ name: "y", datatype: "FP32", shape: [-1, 2] }] };
+    const registration = { name: "alexnet", max_batch_size: 16, slo_ms: 150, rate_rps: 60, inputs: [{ name: "x", datatype: "FP32", shape: [-1, 4] }], outputs: [{ name: "y", datatype: "FP32", shape: [-1, 2] }], postprocess: { y: { top_k: 1, labels: "labels.txt" } } };
     await page.getByLabel("Model file").setInputFiles([
       { name: "alexnet.json", mimeType: "application/json", buffer: Buffer.from(JSON.stringify(registration)) },
       { name: "alexnet.pt", mimeType: "application/octet-stream", buffer: Buffer.from("the file of alexnet") },
+      { name: "labels.txt", mimeType: "text/plain", buffer: Buffer.from("cat\ndog\n") },
     ]);
     await page.getByLabel("Shape of input 1").and(page.locator('[value="-1, 4"]')).waitFor();
     await accessible(page, "registration");
@@ -131,6 +132,7 @@ async function run() {
     await page.locator(".lead .state.good").waitFor();
     const view = await cluster.get("/v1/models/alexnet");
     assert.deepEqual([view.slo_ms, view.family, view.accuracy], [150, "classifiers", 56.5]);
+    assert.deepEqual(view.postprocess, { y: { softmax: false, top_k: 1, labels: ["cat", "dog"] } });
     // The other steps are with models in no family.
     await cluster.call("PATCH", "/v1/models/alexnet", { family: null });
   });

@@ -1,6 +1,6 @@
 //! Models, their artifacts and their goodput.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 pub use packhorse_cluster::ModelState;
 use packhorse_cluster::{
@@ -313,6 +313,7 @@ pub struct ModelView {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub preprocess: BTreeMap<String, Preprocess>,
     /// The way from an output to what clients want, by the name of the output: the best classes of each row, with their names.
+    /// Lists of models and events leave out the names, which may be megabytes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub postprocess: BTreeMap<String, Postprocess>,
     /// The kinds of device for which the model has a measured or imported profile.
@@ -331,6 +332,19 @@ pub struct ModelView {
     pub profiling: Vec<ProfilingView>,
     /// The replicas of the current plan, and those of earlier plans that still run.
     pub replicas: Vec<ReplicaView>,
+}
+
+impl ModelView {
+    /// Leaves out the names of classes, which may be megabytes.
+    #[must_use]
+    pub fn without_labels(mut self) -> Self {
+        for declared in self.postprocess.values_mut() {
+            if let Postprocess::Classes(classes) = declared {
+                classes.labels = Arc::default();
+            }
+        }
+        self
+    }
 }
 
 /// The measured request rate of a model, in requests per second, each counted as many times as it has rows.

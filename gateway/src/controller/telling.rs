@@ -51,7 +51,7 @@ impl Task {
             Notice::RolledBack(id, reason) => {
                 tracing::warn!(model.name = %id.name, model.version = id.version.get(), reason, "a version was rolled back");
                 let text = format!("model {id} was rolled back: {reason}");
-                if let Ok(view) = self.model_view(&id) {
+                if let Ok(view) = self.told_model_view(&id) {
                     self.events().append(NewEvent::model(view, text));
                 }
             }
@@ -87,13 +87,13 @@ impl Task {
     }
 
     fn model_object(&self, id: &ModelId) -> Option<EventObject> {
-        let view = self.model_view(id).ok()?;
+        let view = self.told_model_view(id).ok()?;
         Some(EventObject::Model(Box::new(view)))
     }
 
     fn tell_model(&self, id: &ModelId, registered: bool, reason: Option<String>) {
         let (name, version) = (&id.name, id.version.get());
-        let Some(view) = self.model_view(id).ok().filter(|_| registered) else {
+        let Some(view) = self.told_model_view(id).ok().filter(|_| registered) else {
             tracing::info!(model.name = %name, model.version = version, "a model was removed");
             self.events().append(NewEvent::model_removed(id));
             return;

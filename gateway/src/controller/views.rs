@@ -19,12 +19,17 @@ use packhorse_placement::POLICIES;
 use super::task::Task;
 
 impl Task {
-    /// Returns all models.
+    /// Returns all models, without the names of their classes.
     pub(super) fn model_views(&self) -> Vec<ModelView> {
         let models = self.controller().models();
         models
-            .map(|(id, model)| self.view_of_model(id, model))
+            .map(|(id, model)| self.view_of_model(id, model).without_labels())
             .collect()
+    }
+
+    /// Returns a model for an event, without the names of its classes.
+    pub(super) fn told_model_view(&self, id: &ModelId) -> Result<ModelView, CommandError> {
+        Ok(self.model_view(id)?.without_labels())
     }
 
     /// Returns a model.

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 5a052c911540719481996a272f6c3ea63be00c1ad9e91e435ac8375fc113ee3d) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 4db25936c09667d43f95d7ef9669e142c8bcd426042f2e97f379d4135100de56) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -293,7 +293,10 @@ export interface components {
             name: string;
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
-            /** @description The way from an output to what clients want, by the name of the output: the best classes of each row, with their names. */
+            /**
+             * @description The way from an output to what clients want, by the name of the output: the best classes of each row, with their names.
+             *     Lists of models and events leave out the names, which may be megabytes.
+             */
             postprocess?: {
                 [key: string]: components["schemas"]["Postprocess"];
             };
@@ -1642,7 +1645,10 @@ export interface components {
             name: string;
             /** @description The declared outputs. */
             outputs: components["schemas"]["TensorSpec"][];
-            /** @description The way from an output to what clients want, by the name of the output: the best classes of each row, with their names. */
+            /**
+             * @description The way from an output to what clients want, by the name of the output: the best classes of each row, with their names.
+             *     Lists of models and events leave out the names, which may be megabytes.
+             */
             postprocess?: {
                 [key: string]: components["schemas"]["Postprocess"];
             };

@@ -1,10 +1,11 @@
 /** Registration of a model: its file, its signature, its objective. */
 
 import { useState } from "react";
-import { call, upload } from "../api/client";
+import { call, get, upload } from "../api/client";
 import { digestOf } from "../api/sha256";
 import type { ModelRegistration, ModelView, RateMode, TensorSpec } from "../api/types";
 import { bytes, percent } from "../format";
+import { type RegistrationFile, type Rest, restOf, restOfVersion, withFiles } from "../registration";
 import { NAME_PATTERN, variantOf } from "../variant";
 import { store } from "../live/store";
 import { Field, FileField, Meter, Modal, NumberField, Problem } from "../ui/parts";
@@ -53,16 +54,21 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
   const [accuracy, setAccuracy] = useState(String(like?.accuracy ?? ""));
   const [inputs, setInputs] = useState<Tensor[]>(like?.inputs.map(typed) ?? [{ name: "x", datatype: "FP32", shape: "-1, 3, 224, 224", rest: {} }]);
   const [outputs, setOutputs] = useState<Tensor[]>(like?.outputs.map(typed) ?? [{ name: "y", datatype: "FP32", shape: "-1, 1000", rest: {} }]);
+  const [rest, setRest] = useState<Rest>({});
+  const [beside, setBeside] = useState<File[]>([]);
   const [stage, setStage] = useState<{ text: string; done: number } | null>(null);
 
   const take = async (files: FileList | null) => {
+    setBeside([...beside, ...(files ?? [])]);
     for (const given of files ?? []) {
+      if (/\.txt$|^tokenizer.*\.json$/.test(given.name)) continue;
       if (!given.name.endsWith(".json")) {
         setFile(given);
         if (name === "") setName(given.name.replace(/\.[^.]*$/, ""));
         continue;
       }
-      const read = JSON.parse(await given.text()) as Partial<ModelRegistration>;
+      const read = JSON.parse(await given.text()) as RegistrationFile;
+      setRest(restOf(read));
       if (read.name !== undefined) setName(read.name);
       if (read.version) setVersion(String(read.version));
       if (read.slo_ms !== undefined) setSlo(String(read.slo_ms));
@@ -83,11 +89,18 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
     if (!file) throw new Error("choose the model's file first");
     const variant = variantOf(family, accuracy);
     const signature = { inputs: tensorsOf(inputs, "input"), outputs: tensorsOf(outputs, "output") };
+    const stored = async (what: File) => {
+      const digest = await digestOf(what, (done) => setStage({ text: `Computing the SHA-256 of ${what.name}`, done }));
+      await upload(`/v1/artifacts/${digest}`, what, (done) => setStage({ text: `Uploading ${what.name}`, done }));
+      return digest;
+    };
     try {
-      const artifact = await digestOf(file, (done) => setStage({ text: "Computing the file's SHA-256", done }));
-      await upload(`/v1/artifacts/${artifact}`, file, (done) => setStage({ text: "Uploading", done }));
+      // A list of models has no labels.
+      const before = like ? restOfVersion(await get<ModelView>(`/v1/models/${encodeURIComponent(like.name)}?version=${like.version}`)) : {};
+      const more = await withFiles({ ...before, ...rest }, beside, stored);
+      const artifact = await stored(file);
       setStage({ text: "Registering", done: 1 });
-      const body: ModelRegistration = { name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), ...(rate !== "" && { rate_rps: Number(rate) }), rate: mode, priority: Number(priority), min_replicas: Number(minReplicas), ...variant, ...signature };
+      const body: ModelRegistration = { ...more, name, version: Number(version), artifact, max_batch_size: Number(batch), slo_ms: Number(slo), ...(rate !== "" && { rate_rps: Number(rate) }), rate: mode, priority: Number(priority), min_replicas: Number(minReplicas), ...variant, ...signature };
       store.adoptModel(await call<ModelView>("POST", "/v1/models", body));
     } finally {
       setStage(null);
@@ -106,8 +119,8 @@ export function Register({ onClose, like }: { onClose: () => void; like?: ModelV
         <div className="modal-body">
           <FileField
             label="Model file"
-            hint={file ? `${file.name}, ${bytes(file.size)}` : "TorchScript (.pt) or an AOTInductor package (.pt2), and a registration (.json) that fills this form. Drop them here, or choose them."}
-            accept=".pt,.pt2,.json,*/*"
+            hint={file ? `${file.name}, ${bytes(file.size)}` : "TorchScript (.pt) or an AOTInductor package (.pt2), and a registration (.json) that fills this form, with the tokenizer and labels that it names. Drop them here, or choose them."}
+            accept=".pt,.pt2,.json,.txt,*/*"
             multiple
             onFiles={(files) => void reading.run(files)}
           />

@@ -16,7 +16,7 @@ use tokio::{
 use crate::support::{
     agent::Agent,
     event_reader::{EventReader, StreamedEvent},
-    gateway::Gateway,
+    gateway::{Gateway, registration},
     poll, within,
 };
 
@@ -502,4 +502,28 @@ async fn a_gateway_that_stops_ends_its_streams_at_once() {
     while reader.next().await.is_some() {}
     // Streams that are cut off make the shutdown wait for the whole grace period of the admin listener.
     assert!(begin.elapsed() < Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn the_names_of_classes_are_told_with_their_model_alone() {
+    let gateway = Gateway::start().await;
+    let mut reader = EventReader::open(&gateway, "", None).await;
+    let digest = gateway.upload(b"a file").await;
+    let mut body = registration("moods", digest);
+    let names = ["dull", "fair", "fine", "grand"];
+    body["postprocess"] = json!({"y": {"top_k": 2, "labels": names}});
+    let registered = gateway.post("/v1/models", &body).await.ok(201);
+    let event = reader.named("model").await;
+    let listed = &gateway.get("/v1/models").await.ok(200)[0];
+    let own = gateway.get("/v1/models/moods").await.ok(200);
+    for (view, labels) in [
+        (&registered, Some(json!(names))),
+        (&own, Some(json!(names))),
+        (listed, None),
+        (&event.data["object"], None),
+    ] {
+        let classes = &view["postprocess"]["y"];
+        let told = (classes["top_k"].as_u64(), classes.get("labels").cloned());
+        assert_eq!(told, (Some(2), labels));
+    }
 }

@@ -220,11 +220,20 @@ impl RepositoryVersion {
         let version = wanted.version.context("the folder says the version")?;
         let mut of_model = registered.iter().filter(|view| view.name == wanted.name);
         let is_newest = of_model.clone().all(|view| view.version <= version);
-        let earlier = of_model.find(|view| view.version == version);
-        if let Some(earlier) = earlier {
+        let earlier = match of_model.find(|view| view.version == version) {
+            // A list has no names of classes.
+            Some(listed) if !listed.postprocess.is_empty() => {
+                Some(admin.model(&wanted.name, Some(version)).await?)
+            }
+            listed => listed.cloned(),
+        };
+        if let Some(earlier) = &earlier {
             complete(&mut wanted, &said, earlier);
         }
-        if let Some(earlier) = earlier.filter(|earlier| is_same_program(earlier, &wanted)) {
+        if let Some(earlier) = earlier
+            .as_ref()
+            .filter(|earlier| is_same_program(earlier, &wanted))
+        {
             return change(admin, earlier, &wanted, is_newest).await;
         }
         if let Some(artifact) = check_kind(&self.program)? {
