@@ -108,7 +108,9 @@ def test_a_model_of_the_repository_is_served_and_a_changed_one_after_the_next_st
     made = models.double(tmp_path)
     repository = tmp_path / "models"
     program = made.file.read_bytes()
-    write_model(repository, made.registration, 1, program)
+    described = made.registration | {"postprocess": {"y": {"top_k": 1, "labels": "labels.txt"}}}
+    write_model(repository, described, 1, program)
+    (repository / "double/labels.txt").write_text("a\nb\nc\nd\n")
     flags = ["--devices", "cpu", str(repository)]
     running = serve(*flags)
     running.wait_until_ready()
@@ -126,7 +128,7 @@ def test_a_model_of_the_repository_is_served_and_a_changed_one_after_the_next_st
     assert running.process.stop() == 0
 
     # Another objective, then another file.
-    write_model(repository, made.registration | {"slo_ms": 999}, 1, program)
+    write_model(repository, described | {"slo_ms": 999}, 1, program)
     running = serve(*flags)
     running.wait_until_ready()
     assert "double:1 changed\n" in running.process.said()
@@ -134,7 +136,7 @@ def test_a_model_of_the_repository_is_served_and_a_changed_one_after_the_next_st
     assert running.process.stop() == 0
 
     other = models.sum_of_row(tmp_path)
-    write_model(repository, made.registration, 1, other.file.read_bytes())
+    write_model(repository, described, 1, other.file.read_bytes())
     running = serve(*flags)
     running.wait_until_ready()
     assert "double:1 registered again" in running.process.said()
