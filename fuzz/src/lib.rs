@@ -17,7 +17,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target {
         name: "http_json",
         run: targets::http::json,
@@ -53,6 +53,10 @@ pub const TARGETS: [Target; 12] = [
     Target {
         name: "picture",
         run: targets::picture::picture,
+    },
+    Target {
+        name: "declaration",
+        run: targets::declaration::declaration,
     },
     Target {
         name: "triton_config",

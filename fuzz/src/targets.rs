@@ -2,6 +2,7 @@
 
 pub(crate) mod agent;
 pub(crate) mod artifact;
+pub(crate) mod declaration;
 pub(crate) mod files;
 pub(crate) mod grpc;
 pub(crate) mod http;

@@ -62,6 +62,7 @@ targets!(
     scenario_toml,
     artifact,
     picture,
+    declaration,
     triton_config,
     agent_status,
     agent_lease

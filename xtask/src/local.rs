@@ -65,6 +65,8 @@ impl Interrupt {
 pub(crate) struct Endpoints {
     /// The address of the inference listener.
     pub(crate) inference: SocketAddr,
+    /// The address of the gRPC listener.
+    pub(crate) grpc: Option<SocketAddr>,
     /// The address of the admin listener.
     pub(crate) admin: SocketAddr,
     /// The process id of the gateway.

@@ -100,6 +100,8 @@ enum Bench {
     Gateway(bench::Options),
     /// Measures the data plane beside programs that do less on the same path.
     DataPlane(bench::data_plane::Options),
+    /// Measures requests over gRPC beside the plainest server of tonic, and beside HTTP.
+    Grpc(bench::data_plane::grpc::Options),
     /// Measures a network on the CPU: libtorch alone, and through Packhorse.
     Cpu(bench::cpu::Options),
     /// Models that share a backbone: eight heads on one network beside one of them alone
@@ -126,8 +128,6 @@ enum Bench {
     Observability(bench::cluster::Observability),
     /// Measures the cost of TLS for clients, and between gateway and worker.
     Tls(bench::cluster::Tls),
-    /// Measures requests over gRPC beside the same over HTTP.
-    Grpc(bench::cluster::Grpc),
     /// Measures what the confinement of workers costs: their start, and a tiny model's requests.
     Confinement(bench::cluster::Confinement),
 }
@@ -139,6 +139,7 @@ fn main() -> anyhow::Result<()> {
         Chore::Cluster(options) => cluster::run(&options),
         Chore::Bench(Bench::Gateway(options)) => bench::run(&options),
         Chore::Bench(Bench::DataPlane(options)) => bench::data_plane::run(&options),
+        Chore::Bench(Bench::Grpc(options)) => bench::data_plane::grpc::run(&options),
         Chore::Bench(Bench::Cpu(options)) => bench::cpu::run(&options),
         Chore::Bench(Bench::Backbone(options)) => bench::backbone::run(&options),
         Chore::Bench(Bench::Placement(options)) => bench::placement::run(&options),
@@ -152,7 +153,6 @@ fn main() -> anyhow::Result<()> {
         Chore::Bench(Bench::ManyModels(options)) => bench::cluster::many_models(&options),
         Chore::Bench(Bench::Observability(options)) => bench::cluster::observability(&options),
         Chore::Bench(Bench::Tls(options)) => bench::cluster::tls(&options),
-        Chore::Bench(Bench::Grpc(options)) => bench::cluster::grpc(&options),
         Chore::Bench(Bench::Confinement(options)) => bench::cluster::confinement(&options),
         Chore::Experiments { options } => experiments::run(&options),
         Chore::Train { options } => train::run(&options),

@@ -110,19 +110,24 @@ fn write<const N: usize>(
         Channels::Rgb => [0, 1, 2],
         Channels::Bgr => [2, 1, 0],
     };
-    row.reserve(pixels.len() * N);
+    let begin = row.len();
+    row.resize(begin + pixels.len() * N, 0);
+    let elements = &mut row[begin..];
     match declared.layout {
         ImageLayout::Nhwc => {
-            for pixel in pixels.chunks_exact(3) {
-                for (channel, from) in order.into_iter().enumerate() {
-                    row.extend_from_slice(&element(channel, pixel[from]));
+            let rows = elements.chunks_exact_mut(3 * N);
+            for (out, pixel) in rows.zip(pixels.chunks_exact(3)) {
+                for (channel, (out, from)) in out.chunks_exact_mut(N).zip(order).enumerate() {
+                    out.copy_from_slice(&element(channel, pixel[from]));
                 }
             }
         }
         ImageLayout::Nchw => {
-            for (channel, from) in order.into_iter().enumerate() {
-                for pixel in pixels.chunks_exact(3) {
-                    row.extend_from_slice(&element(channel, pixel[from]));
+            let planes = elements.chunks_exact_mut(pixels.len() / 3 * N);
+            for (channel, (plane, from)) in planes.zip(order).enumerate() {
+                let plane = plane.chunks_exact_mut(N);
+                for (out, pixel) in plane.zip(pixels.chunks_exact(3)) {
+                    out.copy_from_slice(&element(channel, pixel[from]));
                 }
             }
         }

@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// A body on its way to the worker.
-enum Payload {
+pub(crate) enum Payload {
     /// Memory of its own.
     Fresh(Bytes),
     /// Kept memory, which goes back after it was sent.
@@ -56,7 +56,7 @@ type Message = (Payload, oneshot::Sender<()>);
 
 /// The state of the server.
 #[derive(Clone)]
-struct Front {
+pub(crate) struct Front {
     messages: mpsc::UnboundedSender<Message>,
     /// The memory that is kept.
     kept: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -64,19 +64,7 @@ struct Front {
 
 /// Connects to the worker and returns the routes.
 pub(crate) async fn routes(worker: SocketAddr, kept: bool) -> anyhow::Result<Router> {
-    let stream = TcpStream::connect(worker)
-        .await
-        .context("connect to the worker")?;
-    stream.set_nodelay(true).context("connect to the worker")?;
-    let (read, write) = stream.into_split();
-    let (messages, to_send) = mpsc::unbounded_channel();
-    let (sent, to_answer) = mpsc::unbounded_channel();
-    let front = Front {
-        messages,
-        kept: Arc::default(),
-    };
-    tokio::spawn(send(write, to_send, sent, Arc::clone(&front.kept)));
-    tokio::spawn(receive(read, to_answer));
+    let front = Front::connect(worker).await?;
     let infer = if kept {
         post(pass_kept)
     } else {
@@ -90,7 +78,7 @@ pub(crate) async fn routes(worker: SocketAddr, kept: bool) -> anyhow::Result<Rou
 }
 
 async fn pass_fresh(State(front): State<Front>, headers: HeaderMap, body: Bytes) -> Response {
-    front.pass(&headers, Payload::Fresh(body)).await
+    front.answer(&headers, Payload::Fresh(body)).await
 }
 
 async fn pass_kept(State(front): State<Front>, headers: HeaderMap, mut body: Body) -> Response {
@@ -105,14 +93,36 @@ async fn pass_kept(State(front): State<Front>, headers: HeaderMap, mut body: Bod
             _ => return StatusCode::BAD_REQUEST.into_response(),
         }
     }
-    front.pass(&headers, Payload::Kept(memory)).await
+    front.answer(&headers, Payload::Kept(memory)).await
 }
 
 impl Front {
-    async fn pass(&self, headers: &HeaderMap, payload: Payload) -> Response {
+    /// Connects to the worker.
+    pub(crate) async fn connect(worker: SocketAddr) -> anyhow::Result<Self> {
+        let stream = TcpStream::connect(worker)
+            .await
+            .context("connect to the worker")?;
+        stream.set_nodelay(true).context("connect to the worker")?;
+        let (read, write) = stream.into_split();
+        let (messages, to_send) = mpsc::unbounded_channel();
+        let (sent, to_answer) = mpsc::unbounded_channel();
+        let front = Self {
+            messages,
+            kept: Arc::default(),
+        };
+        tokio::spawn(send(write, to_send, sent, Arc::clone(&front.kept)));
+        tokio::spawn(receive(read, to_answer));
+        Ok(front)
+    }
+
+    /// Passes a body to the worker. Returns true when the worker has answered, and false if it has gone.
+    pub(crate) async fn pass(&self, payload: Payload) -> bool {
         let (sender, answered) = oneshot::channel();
-        let sent = self.messages.send((payload, sender)).is_ok();
-        if sent && answered.await.is_ok() {
+        self.messages.send((payload, sender)).is_ok() && answered.await.is_ok()
+    }
+
+    async fn answer(&self, headers: &HeaderMap, payload: Payload) -> Response {
+        if self.pass(payload).await {
             answer(headers)
         } else {
             StatusCode::BAD_GATEWAY.into_response()

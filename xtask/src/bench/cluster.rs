@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::Command};
 use anyhow::{Context as _, ensure};
 
 use crate::{
-    release, unpacked,
+    release,
     workspace::{python, root},
 };
 
@@ -106,17 +106,6 @@ pub(crate) struct Tls {
     rounds: u32,
 }
 
-/// The flags of `grpc`.
-#[derive(clap::Args)]
-pub(crate) struct Grpc {
-    /// Time of each load, in seconds
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
-    /// Number of loads of each case, of which the median counts
-    #[arg(long, default_value_t = 3)]
-    rounds: u32,
-}
-
 /// The flags of `confinement`.
 #[derive(clap::Args)]
 pub(crate) struct Confinement {
@@ -207,18 +196,6 @@ pub(crate) fn observability(options: &Observability) -> anyhow::Result<()> {
 pub(crate) fn tls(options: &Tls) -> anyhow::Result<()> {
     measure(
         "tls_cost",
-        &[
-            ("seconds", options.seconds.to_string()),
-            ("rounds", options.rounds.to_string()),
-        ],
-    )
-}
-
-/// Writes `docs/benchmarks/grpc.md`.
-pub(crate) fn grpc(options: &Grpc) -> anyhow::Result<()> {
-    unpacked::perf_analyzer().map_err(anyhow::Error::msg)?;
-    measure(
-        "grpc_cost",
         &[
             ("seconds", options.seconds.to_string()),
             ("rounds", options.rounds.to_string()),

@@ -2,10 +2,10 @@
 
 use std::{fmt, path::PathBuf, process::Command};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use serde::{Deserialize, de::DeserializeOwned};
 
-use super::servers::Server;
+use super::servers::{Protocol, Server, ceilings};
 use crate::{
     processes::{Usage, usage},
     workspace::{program, root},
@@ -195,7 +195,10 @@ pub(super) fn measure(
     let pids = server.pids();
     let before = usage(&pids)?;
     let pace = ["--concurrency".to_owned(), concurrency.to_string()];
-    let loaded: Loaded = generator.run(server, payload, &pace, seconds)?;
+    let loaded: Loaded = match server.protocol() {
+        Protocol::Http => generator.run(server, payload, &pace, seconds)?,
+        Protocol::Grpc => ask_over_grpc(server, payload, &pace, seconds)?,
+    };
     let Usage {
         cpu_s,
         minor_faults,
@@ -309,16 +312,37 @@ impl Generator {
     }
 }
 
+/// Asks over gRPC, by clients of tonic.
+fn ask_over_grpc(
+    server: &dyn Server,
+    payload: Payload,
+    pace: &[String],
+    seconds: f64,
+) -> anyhow::Result<Loaded> {
+    let bytes = match payload {
+        Payload::Small => 64,
+        Payload::Large => IMAGE_BYTES,
+        Payload::Json | Payload::Images(_) => bail!("over gRPC there is no {payload:?}"),
+    };
+    let mut command = Command::new(ceilings());
+    command
+        .args(["grpc-load", "--server", &server.address().to_string()])
+        .args(["--payload-bytes", &bytes.to_string()])
+        .args(["--duration", &seconds.to_string()])
+        .args(pace);
+    output(&mut command).with_context(|| format!("{} × {}", server.name(), payload.name()))
+}
+
 /// Runs a command that prints JSON.
 fn output<T: DeserializeOwned>(command: &mut Command) -> anyhow::Result<T> {
-    let output = command.output().context("start packhorse-lab bench")?;
+    let output = command.output().context("start the load")?;
     ensure!(
         output.status.success(),
-        "packhorse-lab bench: {}\n{}",
+        "the load: {}\n{}",
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );
-    serde_json::from_slice(&output.stdout).context("read what packhorse-lab bench says")
+    serde_json::from_slice(&output.stdout).context("read what the load says")
 }
 
 #[cfg(test)]

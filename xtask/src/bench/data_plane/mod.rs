@@ -2,6 +2,7 @@
 //! that other load of the machine affects all of them.
 
 mod figure;
+pub(crate) mod grpc;
 mod measure;
 mod report;
 mod servers;
@@ -41,9 +42,9 @@ const GENERATOR_CONNECTIONS: u32 = 8;
 /// The rows of large batches, each of [`IMAGE_BYTES`]: 9.6 and 19.2 MB, as in figure 4.4 of the thesis.
 const LARGE: [u64; 2] = [16, 32];
 
-/// The flags of the benchmark.
+/// How long and how often a benchmark measures.
 #[derive(clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct Pace {
     /// Time of one measurement, in seconds
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
@@ -53,6 +54,13 @@ pub(crate) struct Options {
     /// Use the release programs that are there, instead of building them
     #[arg(long)]
     no_build: bool,
+}
+
+/// The flags of the benchmark.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    pace: Pace,
     /// File of the report
     #[arg(long, default_value = "docs/benchmarks/data-plane.md")]
     report: PathBuf,
@@ -96,26 +104,9 @@ struct Streamed {
 
 /// Measures and writes the report.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
-    ensure!(options.rounds > 0, "--rounds: at least 1");
-    if !options.no_build {
-        build()?;
-    }
-    use_programs(release::programs());
-    let interrupt = Interrupt::listen()?;
-    let dir = empty_folder("bench-data-plane")?;
-    let (model, numbers) = (dir.join("sum.pt"), dir.join("numbers.npy"));
-    let mut export = Command::new(python());
-    export
-        .args(["-Wignore", "xtask/src/bench/sum.py"])
-        .args([&model, &numbers]);
-    interrupt.run(&mut export)?;
-
-    let bench = Bench {
-        options,
-        interrupt: &interrupt,
-        generator: Generator::new(numbers),
-    };
-    let results = bench.measure_all(&dir, &model)?;
+    let results = Bench::run(&options.pace, "bench-data-plane", |bench, dir, model| {
+        bench.measure_all(dir, model, |part| options.wants(part))
+    })?;
     if !options.only.is_empty() {
         return Ok(());
     }
@@ -126,7 +117,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     for (path, text) in [
         (
             &path,
-            results.to_markdown(options.seconds, options.rounds, &name)?,
+            results.to_markdown(options.pace.seconds, options.pace.rounds, &name)?,
         ),
         (&picture, figure::draw(&results)?),
     ] {
@@ -155,13 +146,45 @@ fn on_core<T>(core: usize, run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::R
 
 /// The settings of all measurements.
 struct Bench<'a> {
-    options: &'a Options,
+    pace: &'a Pace,
     interrupt: &'a Interrupt,
     generator: Generator,
 }
 
 impl Bench<'_> {
-    fn measure_all(&self, dir: &Path, model: &Path) -> anyhow::Result<Results> {
+    /// Builds the programs, and measures with the model that all servers have, in a folder of this name.
+    fn run<T>(
+        pace: &Pace,
+        folder: &str,
+        measure: impl FnOnce(&Bench<'_>, &Path, &Path) -> anyhow::Result<T>,
+    ) -> anyhow::Result<T> {
+        ensure!(pace.rounds > 0, "--rounds: at least 1");
+        if !pace.no_build {
+            build()?;
+        }
+        use_programs(release::programs());
+        let interrupt = Interrupt::listen()?;
+        let dir = empty_folder(folder)?;
+        let (model, numbers) = (dir.join("sum.pt"), dir.join("numbers.npy"));
+        let mut export = Command::new(python());
+        export
+            .args(["-Wignore", "xtask/src/bench/sum.py"])
+            .args([&model, &numbers]);
+        interrupt.run(&mut export)?;
+        let bench = Bench {
+            pace,
+            interrupt: &interrupt,
+            generator: Generator::new(numbers),
+        };
+        measure(&bench, &dir, &model)
+    }
+
+    fn measure_all(
+        &self,
+        dir: &Path,
+        model: &Path,
+        wants: impl Fn(Part) -> bool,
+    ) -> anyhow::Result<Results> {
         let load = fs::read_to_string("/proc/loadavg").context("read the load average")?;
         let load = load.split(' ').next().unwrap_or_default().to_owned();
         let sink = Ceiling::sink("HTTP server alone", &[])?;
@@ -201,7 +224,6 @@ impl Bench<'_> {
             ..Results::default()
         };
         let all: [&dyn Server; 6] = [&sink, &fresh, &kept, &sum, &tcp, &ours];
-        let wants = |part| self.options.wants(part);
         for (part, payload) in [(Part::Large, Payload::Large), (Part::Small, Payload::Small)] {
             for concurrency in CONCURRENCIES.into_iter().filter(|_| wants(part)) {
                 let rows = self.in_turns(&all, payload, concurrency)?;
@@ -222,9 +244,7 @@ impl Bench<'_> {
         }
         for payload in [Payload::Large, Payload::Small] {
             if wants(Part::Stages) {
-                let stages = self
-                    .generator
-                    .stages(&ours, payload, self.options.seconds)?;
+                let stages = self.generator.stages(&ours, payload, self.pace.seconds)?;
                 for stage in &stages {
                     println!("{payload:?} {}: {:.3} ms", stage.name, stage.mean_ms);
                 }
@@ -293,7 +313,7 @@ impl Bench<'_> {
     fn measure_generator(&self) -> anyhow::Result<Vec<Lateness>> {
         let sink = on_core(0, || Ceiling::sink("HTTP server on one core", &[]))?;
         on_core(1, || {
-            let (clients, seconds) = (GENERATOR_CONNECTIONS, self.options.seconds);
+            let (clients, seconds) = (GENERATOR_CONNECTIONS, self.pace.seconds);
             let lateness = |arrivals| {
                 // What the server can do wavers with the machine: it is measured right before.
                 let capacity = measure(&sink, &self.generator, Payload::Large, clients, seconds)?;
@@ -312,7 +332,7 @@ impl Bench<'_> {
         measure: impl Fn() -> anyhow::Result<T>,
         number: impl Fn(&T) -> f64,
     ) -> anyhow::Result<T> {
-        let rounds = 0..self.options.rounds;
+        let rounds = 0..self.pace.rounds;
         let mut measured: Vec<T> = rounds.map(|_| measure()).collect::<Result<_, _>>()?;
         measured.sort_by(|a, b| number(a).total_cmp(&number(b)));
         Ok(measured.swap_remove(measured.len() / 2))
@@ -326,10 +346,10 @@ impl Bench<'_> {
         concurrency: u32,
     ) -> anyhow::Result<Vec<Measurement>> {
         let mut rounds = vec![Vec::new(); servers.len()];
-        for round in 0..=self.options.rounds {
+        for round in 0..=self.pace.rounds {
             for (server, measured) in servers.iter().zip(&mut rounds) {
                 ensure!(!self.interrupt.is_raised(), "interrupted");
-                let seconds = self.options.seconds;
+                let seconds = self.pace.seconds;
                 let measurement = measure(*server, &self.generator, payload, concurrency, seconds)?;
                 if round > 0 {
                     measured.push(measurement);
@@ -348,7 +368,7 @@ impl Bench<'_> {
         let bytes = rows * IMAGE_BYTES;
         let mut stream = Command::new(ceilings());
         stream.args(["stream", "--bytes", &bytes.to_string()]);
-        stream.args(["--seconds", &self.options.seconds.to_string()]);
+        stream.args(["--seconds", &self.pace.seconds.to_string()]);
         let output = stream
             .stderr(Stdio::inherit())
             .output()
@@ -358,7 +378,7 @@ impl Bench<'_> {
             serde_json::from_slice(&output.stdout).context("read what the stream says")?;
         let stages = self
             .generator
-            .stages(ours, Payload::Images(rows), self.options.seconds)?;
+            .stages(ours, Payload::Images(rows), self.pace.seconds)?;
         let network = stages.iter().find(|stage| stage.name == "network");
         Ok(LargeMessage {
             server: ours.name().to_owned(),

@@ -188,7 +188,7 @@ fn idle_cores() -> String {
 }
 
 /// Writes a table of measurements, each with its ratios over the one that `base` returns.
-fn compare<'a>(
+pub(super) fn compare<'a>(
     page: &mut String,
     rows: impl IntoIterator<Item = &'a Measurement>,
     base: impl Fn(&Measurement) -> Option<&'a Measurement>,

@@ -16,13 +16,25 @@ use crate::{
     workspace::root,
 };
 
+/// The protocol of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http,
+    Grpc,
+}
+
 /// A server of the Open Inference Protocol, or what `packhorse-lab bench` takes for one.
 pub(super) trait Server {
     /// The name in reports.
     fn name(&self) -> &str;
 
-    /// The address of its HTTP listener.
+    /// The address of the listener that is measured.
     fn address(&self) -> SocketAddr;
+
+    /// The protocol of that listener.
+    fn protocol(&self) -> Protocol {
+        Protocol::Http
+    }
 
     /// The ids of its processes.
     fn pids(&self) -> Vec<i32>;
@@ -66,6 +78,7 @@ impl Server for AwakeCores<'_> {
 pub(super) struct Ceiling {
     name: &'static str,
     address: SocketAddr,
+    protocol: Protocol,
     children: Vec<Child>,
 }
 
@@ -76,6 +89,7 @@ impl Ceiling {
         Ok(Self {
             name,
             address,
+            protocol: Protocol::Http,
             children: vec![child],
         })
     }
@@ -86,14 +100,33 @@ impl Ceiling {
         flags: &[&str],
         worker_flags: &[&str],
     ) -> anyhow::Result<Self> {
+        Self::with_worker(name, Protocol::Http, flags, worker_flags)
+    }
+
+    /// Starts a server of gRPC that passes inputs to a worker.
+    pub(super) fn grpc_two_hop(name: &'static str, worker_flags: &[&str]) -> anyhow::Result<Self> {
+        Self::with_worker(name, Protocol::Grpc, &[], worker_flags)
+    }
+
+    fn with_worker(
+        name: &'static str,
+        protocol: Protocol,
+        flags: &[&str],
+        worker_flags: &[&str],
+    ) -> anyhow::Result<Self> {
         let (worker, worker_address) = start("worker", &[flags, worker_flags].concat())?;
         let mut ceiling = Self {
             name,
             address: worker_address,
+            protocol,
             children: vec![worker],
         };
         let worker = worker_address.to_string();
-        let (front, address) = start("front", &[&["--worker", &worker], flags].concat())?;
+        let front = match protocol {
+            Protocol::Http => "front",
+            Protocol::Grpc => "grpc-front",
+        };
+        let (front, address) = start(front, &[&["--worker", &worker], flags].concat())?;
         ceiling.children.push(front);
         ceiling.address = address;
         Ok(ceiling)
@@ -107,6 +140,10 @@ impl Server for Ceiling {
 
     fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    fn protocol(&self) -> Protocol {
+        self.protocol
     }
 
     fn pids(&self) -> Vec<i32> {
@@ -199,5 +236,41 @@ impl Server for Ours {
 
     fn pids(&self) -> Vec<i32> {
         packhorse_pids(&self.state_dir)
+    }
+}
+
+/// The gRPC listener of a gateway of ours.
+pub(super) struct OverGrpc<'a> {
+    ours: &'a Ours,
+    name: &'static str,
+    address: SocketAddr,
+}
+
+impl<'a> OverGrpc<'a> {
+    pub(super) fn of(ours: &'a Ours, name: &'static str) -> anyhow::Result<Self> {
+        let address = ours.cluster.endpoints.grpc;
+        Ok(Self {
+            ours,
+            name,
+            address: address.context("the gateway has no gRPC listener")?,
+        })
+    }
+}
+
+impl Server for OverGrpc<'_> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn protocol(&self) -> Protocol {
+        Protocol::Grpc
+    }
+
+    fn pids(&self) -> Vec<i32> {
+        self.ours.pids()
     }
 }
