@@ -39,6 +39,8 @@ impl Head {
         let between = u64::from(self.width.max(self.height)) * width * 3;
         // The weights of both axes: a window is at most as wide as the picture.
         let weights = (u64::from(self.width) + u64::from(self.height)) * 4 * 5;
+        // Those of the columns are there once more, as pairs for each channel.
+        let weights = weights + (u64::from(self.width) + width) * 16 * 5;
         pixels + between + weights + (width + height) * 64 + height * width * 3
     }
 }

@@ -12,6 +12,7 @@ mod decode;
 mod error;
 mod exif;
 mod head;
+mod horizontal;
 mod jpeg_head;
 mod kind;
 mod limits;
@@ -22,6 +23,7 @@ mod row;
 mod tokenizer;
 mod tokens;
 mod webp_head;
+mod weights;
 
 pub use error::PictureError;
 pub use head::Head;

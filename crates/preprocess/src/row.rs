@@ -6,7 +6,8 @@ use packhorse_cluster::{Channels, CropRounding, Datatype, ImageLayout, ImagePrep
 use crate::{
     Head, PictureError,
     decode::decode,
-    resize::{Extent, Picture, resize},
+    resize::{Picture, resize},
+    weights::Extent,
 };
 
 /// Appends the row of a tensor that a picture becomes: FP32 or FP16, little-endian, or UINT8.
