@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 563a1db792df8fae96d32a38b4d1c13565de531e1fe67c310a21b633ebf461c9) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 4ab46a8b92897faf5b6553b6c4e9da8416bcb8fd0e949f47e9e0dd833d764b72) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -2004,6 +2004,23 @@ export interface components {
         Pool: "mean" | "cls" | "last";
         /** @description The way from an output to what clients want. */
         Postprocess: components["schemas"]["Classes"] | components["schemas"]["Embedding"];
+        /** @description The answer to rows. */
+        PredictAnswer: {
+            /**
+             * @description For each row the value of the only output, or an object of values by the outputs' names. For pictures and texts classes with their scores or an
+             *     embedding, where the model declares them.
+             */
+            predictions: unknown[];
+        };
+        /** @description A request of rows: `instances`, or `inputs`. */
+        PredictRequest: {
+            /** @description The rows of each input by its name, or a list as `instances`. */
+            inputs?: unknown;
+            /** @description At most 65536 rows: the value of the only input, or an object of values by the inputs' names. */
+            instances?: unknown[];
+            /** @description `timeout` in microseconds, `priority` and `non_finite_as_null`, as in the Open Inference Protocol. */
+            parameters?: unknown;
+        };
         /** @description The goodput of a model, predicted for the requests that arrived, and observed. Each request counts as many times as it has rows. */
         PredictedGoodputView: {
             /**
