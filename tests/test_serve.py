@@ -43,9 +43,10 @@ class Serve:
 
 
 @contextlib.contextmanager
-def serving_on_cpu(folder: Path, *flags: str) -> Iterator[Serve]:
+def serving_on_cpu(folder: Path, *flags: str, environment: dict[str, str] | None = None) -> Iterator[Serve]:
     """Gives programs that serve on the machine's CPU and measure no longer than they must, until nobody needs them."""
-    running = Serve(folder, "--devices", "cpu", *flags, environment={"PACKHORSE_PROFILE_TIME_LIMIT_MS": "500"})
+    environment = {"PACKHORSE_PROFILE_TIME_LIMIT_MS": "500", **(environment or {})}
+    running = Serve(folder, "--devices", "cpu", *flags, environment=environment)
     try:
         running.wait_until_ready()
         yield running

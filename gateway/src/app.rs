@@ -190,7 +190,7 @@ impl App {
         let (history, sampler) = history::start(state.history(), planes, &tasks).await;
         endless.push(sampler);
         let inference = start_inference(&settings, &data_plane, &keys, wake_latency)?;
-        let (http, document) = inference::router(inference.clone()).split_for_parts();
+        let (http, document) = inference::router(&inference).split_for_parts();
         let grpc = grpc::router(inference.clone());
         let admin = admin::router(
             Admin {
@@ -352,6 +352,7 @@ fn start_inference(
         settings.inference_keys.then(|| keys.clone()),
         web_policy(settings, is_open),
         settings.system_shared_memory,
+        settings.platforms.clone(),
         wake_latency,
     )
     .map_err(StartError::DataPlane)

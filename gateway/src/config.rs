@@ -21,7 +21,10 @@ use packhorse_tls::{
 };
 
 use crate::{
-    api::web_policy::AllowedHost,
+    api::{
+        inference::{Platform, Platforms, PlatformsError, VertexRoutes},
+        web_policy::AllowedHost,
+    },
     ip_network::IpNetwork,
     telemetry::{Buckets, OtlpEndpoint, SampleRatio, TraceSettings},
 };
@@ -214,6 +217,34 @@ pub struct Options {
     /// Allow clients on this host that run as the gateway's user to pass tensors by POSIX shared memory, as Triton does
     #[arg(long, env = "PACKHORSE_SYSTEM_SHARED_MEMORY")]
     pub system_shared_memory: bool,
+
+    /// Platform whose contract the inference listener speaks, too: kserve-v1, sagemaker=MODEL or vertex=MODEL, where MODEL is NAME or NAME:VERSION,
+    /// separated by commas
+    #[arg(
+        long,
+        env = "PACKHORSE_PLATFORM",
+        value_name = "PLATFORM",
+        value_delimiter = ','
+    )]
+    pub platform: Vec<Platform>,
+
+    /// Path by which Vertex AI asks whether the container is ready, with --platform vertex=MODEL
+    #[arg(
+        long,
+        env = "AIP_HEALTH_ROUTE",
+        value_name = "PATH",
+        default_value_t = VertexRoutes::default().health
+    )]
+    pub vertex_health_route: String,
+
+    /// Path of Vertex AI's requests, with --platform vertex=MODEL
+    #[arg(
+        long,
+        env = "AIP_PREDICT_ROUTE",
+        value_name = "PATH",
+        default_value_t = VertexRoutes::default().predict
+    )]
+    pub vertex_predict_route: String,
 
     /// File with the admin's bearer token [default: admin-token in the state folder, created on the first start]
     #[arg(long, env = "PACKHORSE_ADMIN_TOKEN_FILE", value_name = "FILE")]
@@ -473,6 +504,8 @@ pub struct Settings {
     pub allowed_hosts: Vec<AllowedHost>,
     /// True if clients may pass tensors by POSIX shared memory.
     pub system_shared_memory: bool,
+    /// The platforms whose contracts the inference listener speaks.
+    pub platforms: Platforms,
     /// The admin listener.
     pub admin_listen: SocketAddr,
     /// The file of the admin's token; `None` if it is in the state folder.
@@ -555,6 +588,9 @@ pub enum ConfigError {
     /// The flags of TLS between gateway and workers do not go together.
     #[error(transparent)]
     LinkTls(#[from] LinkTlsError),
+    /// The platforms contradict each other.
+    #[error(transparent)]
+    Platforms(#[from] PlatformsError),
 }
 
 impl Options {
@@ -612,6 +648,13 @@ impl Options {
             },
             allowed_hosts: self.allowed_host,
             system_shared_memory: self.system_shared_memory,
+            platforms: Platforms::new(
+                &self.platform,
+                &VertexRoutes {
+                    health: self.vertex_health_route,
+                    predict: self.vertex_predict_route,
+                },
+            )?,
             admin_listen: self.admin_listen,
             admin_token_file: self.admin_token_file,
             agent_token_file: self.agent_token_file,

@@ -5,6 +5,7 @@
 
 use std::ops::Range;
 
+use half::{bf16, f16};
 use packhorse_cluster::{Datatype, Shape};
 use serde::ser::{Serialize, SerializeSeq, Serializer};
 
@@ -24,48 +25,75 @@ pub(crate) fn read_data(
 ) -> Result<Vec<u8>, TensorError> {
     match datatype {
         Datatype::Bool => read_lists(cursor, shape, 1, read_bool),
-        Datatype::Uint8 => read_integers::<u8>(cursor, shape),
-        Datatype::Uint16 => read_integers::<u16>(cursor, shape),
-        Datatype::Uint32 => read_integers::<u32>(cursor, shape),
-        Datatype::Uint64 => read_integers::<u64>(cursor, shape),
-        Datatype::Int8 => read_integers::<i8>(cursor, shape),
-        Datatype::Int16 => read_integers::<i16>(cursor, shape),
-        Datatype::Int32 => read_integers::<i32>(cursor, shape),
-        Datatype::Int64 => read_integers::<i64>(cursor, shape),
+        Datatype::Uint8 => read_lists(cursor, shape, 1, integers::<u8>),
+        Datatype::Uint16 => read_lists(cursor, shape, 2, integers::<u16>),
+        Datatype::Uint32 => read_lists(cursor, shape, 4, integers::<u32>),
+        Datatype::Uint64 => read_lists(cursor, shape, 8, integers::<u64>),
+        Datatype::Int8 => read_lists(cursor, shape, 1, integers::<i8>),
+        Datatype::Int16 => read_lists(cursor, shape, 2, integers::<i16>),
+        Datatype::Int32 => read_lists(cursor, shape, 4, integers::<i32>),
+        Datatype::Int64 => read_lists(cursor, shape, 8, integers::<i64>),
         Datatype::Fp16 | Datatype::Bf16 => Err(TensorError::BinaryOnly(datatype)),
-        Datatype::Fp32 => read_floats::<f32>(cursor, shape),
-        Datatype::Fp64 => read_floats::<f64>(cursor, shape),
+        Datatype::Fp32 => read_lists(cursor, shape, 4, floats::<f32>),
+        Datatype::Fp64 => read_lists(cursor, shape, 8, floats::<f64>),
         Datatype::Bytes => read_lists(cursor, shape, 4, read_string),
     }
 }
 
-fn read_integers<T: Element + TryFrom<i128>>(
+/// Consumes one or more elements of a list whose length is not known, with the commas between them, and returns their number. Unlike tensors, rows
+/// have numbers of `FP16` and `BF16`.
+pub(crate) fn read_elements(
     cursor: &mut Cursor<'_>,
-    shape: &Shape,
-) -> Result<Vec<u8>, TensorError> {
+    datatype: Datatype,
+    at_most: u64,
+    bytes: &mut Vec<u8>,
+) -> Result<u64, TensorError> {
+    let indexes = 0..at_most;
+    match datatype {
+        Datatype::Bool => read_bool(cursor, indexes, bytes),
+        Datatype::Uint8 => integers::<u8>(cursor, indexes, bytes),
+        Datatype::Uint16 => integers::<u16>(cursor, indexes, bytes),
+        Datatype::Uint32 => integers::<u32>(cursor, indexes, bytes),
+        Datatype::Uint64 => integers::<u64>(cursor, indexes, bytes),
+        Datatype::Int8 => integers::<i8>(cursor, indexes, bytes),
+        Datatype::Int16 => integers::<i16>(cursor, indexes, bytes),
+        Datatype::Int32 => integers::<i32>(cursor, indexes, bytes),
+        Datatype::Int64 => integers::<i64>(cursor, indexes, bytes),
+        Datatype::Fp16 => floats::<f16>(cursor, indexes, bytes),
+        Datatype::Bf16 => floats::<bf16>(cursor, indexes, bytes),
+        Datatype::Fp32 => floats::<f32>(cursor, indexes, bytes),
+        Datatype::Fp64 => floats::<f64>(cursor, indexes, bytes),
+        Datatype::Bytes => read_string(cursor, indexes, bytes),
+    }
+}
+
+/// Consumes one or more integers.
+fn integers<T: Element + TryFrom<i128>>(
+    cursor: &mut Cursor<'_>,
+    indexes: Range<u64>,
+    bytes: &mut Vec<u8>,
+) -> Result<u64, TensorError> {
     const EXPECTED: &str = "an integer";
     let short = |number: &ShortNumber| T::try_from(i128::from(number.integer()?)).ok();
-    read_lists(cursor, shape, T::WIDTH, |cursor, indexes, bytes| {
-        let append = |value: T| value.append_to(bytes);
-        let count = cursor.short_numbers(indexes.end - indexes.start - 1, short, append);
-        let index = indexes.start + count;
-        let Some(number) = cursor.number() else {
-            return Err(unexpected(
-                index,
-                EXPECTED,
-                T::DATATYPE,
-                cursor.describe_next(),
-            ));
-        };
-        if !number.is_integer() {
-            return Err(unexpected(index, EXPECTED, T::DATATYPE, number.excerpt()));
-        }
-        let Some(value) = number.integer().and_then(|value| T::try_from(value).ok()) else {
-            return Err(out_of_range(index, T::DATATYPE, &number));
-        };
-        value.append_to(bytes);
-        Ok(count + 1)
-    })
+    let append = |value: T| value.append_to(bytes);
+    let count = cursor.short_numbers(indexes.end - indexes.start - 1, short, append);
+    let index = indexes.start + count;
+    let Some(number) = cursor.number() else {
+        return Err(unexpected(
+            index,
+            EXPECTED,
+            T::DATATYPE,
+            cursor.describe_next(),
+        ));
+    };
+    if !number.is_integer() {
+        return Err(unexpected(index, EXPECTED, T::DATATYPE, number.excerpt()));
+    }
+    let Some(value) = number.integer().and_then(|value| T::try_from(value).ok()) else {
+        return Err(out_of_range(index, T::DATATYPE, &number));
+    };
+    value.append_to(bytes);
+    Ok(count + 1)
 }
 
 /// A float type that numbers are rounded to.
@@ -100,25 +128,45 @@ impl Float for f64 {
     }
 }
 
-fn read_floats<T: Float>(cursor: &mut Cursor<'_>, shape: &Shape) -> Result<Vec<u8>, TensorError> {
-    read_lists(cursor, shape, T::WIDTH, |cursor, indexes, bytes| {
-        let append = |value: T| value.append_to(bytes);
-        let count = cursor.short_numbers(indexes.end - indexes.start - 1, T::of_short, append);
-        let index = indexes.start + count;
-        let Some(number) = cursor.number() else {
-            return Err(unexpected(
-                index,
-                "a number",
-                T::DATATYPE,
-                cursor.describe_next(),
-            ));
-        };
-        let Some(value) = T::nearest(&number) else {
-            return Err(out_of_range(index, T::DATATYPE, &number));
-        };
-        value.append_to(bytes);
-        Ok(count + 1)
-    })
+// Floats of 16 bits are rounded from one of 64.
+macro_rules! half_floats {
+    ($($rust:ty),*) => {$(
+        impl Float for $rust {
+            fn of_short(number: &ShortNumber) -> Option<Self> {
+                number.f64().map(Self::from_f64).filter(|value| value.is_finite())
+            }
+
+            fn nearest(number: &Number<'_>) -> Option<Self> {
+                number.f64().map(Self::from_f64).filter(|value| value.is_finite())
+            }
+        }
+    )*};
+}
+
+half_floats!(f16, bf16);
+
+/// Consumes one or more floats.
+fn floats<T: Float>(
+    cursor: &mut Cursor<'_>,
+    indexes: Range<u64>,
+    bytes: &mut Vec<u8>,
+) -> Result<u64, TensorError> {
+    let append = |value: T| value.append_to(bytes);
+    let count = cursor.short_numbers(indexes.end - indexes.start - 1, T::of_short, append);
+    let index = indexes.start + count;
+    let Some(number) = cursor.number() else {
+        return Err(unexpected(
+            index,
+            "a number",
+            T::DATATYPE,
+            cursor.describe_next(),
+        ));
+    };
+    let Some(value) = T::nearest(&number) else {
+        return Err(out_of_range(index, T::DATATYPE, &number));
+    };
+    value.append_to(bytes);
+    Ok(count + 1)
 }
 
 fn read_bool(

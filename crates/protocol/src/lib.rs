@@ -1,4 +1,4 @@
-//! Encoding and decoding of the Open Inference Protocol, version 2: requests, responses, metadata. Without HTTP.
+//! Encoding and decoding of the Open Inference Protocol, version 2: requests, responses, metadata. Without HTTP. Also of the rows of version 1.
 //!
 //! A body is a [`ByteRope`] and the value of one header, [`HEADER_LENGTH`]. A gateway reads an [`InferRequest`] for a model's
 //! [`Program`](packhorse_cluster::Program) and writes an [`InferResponse`]; a client writes a [`RequestMessage`] and reads an
@@ -18,6 +18,9 @@ mod region;
 mod request;
 mod response;
 mod rope;
+mod row_reader;
+mod row_text;
+mod rows;
 mod short_number;
 mod statistics;
 mod tensor;
@@ -39,6 +42,8 @@ pub use region::{NoRegions, RegionRange, Regions};
 pub use request::{OutputRequest, RequestMessage};
 pub use response::InferResponse;
 pub use rope::ByteRope;
+pub use row_text::RowWriter;
+pub use rows::{Rows, is_oip};
 pub use statistics::{
     BatchStatistics, DurationStatistics, InferenceStatistics, ModelStatistics, Statistics,
 };

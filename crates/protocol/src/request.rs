@@ -155,16 +155,16 @@ impl Head {
 }
 
 /// The supported parameters of a request.
-#[derive(Default)]
-struct Parameters {
-    timeout: Option<Duration>,
-    priority: u64,
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parameters {
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) priority: u64,
     output_form: Option<Form>,
-    non_finite: NonFinite,
+    pub(crate) non_finite: NonFinite,
 }
 
 impl Parameters {
-    fn read(cursor: &mut Cursor<'_>) -> Result<Self, MessageError> {
+    pub(crate) fn read(cursor: &mut Cursor<'_>) -> Result<Self, MessageError> {
         let (mut timeout, mut priority, mut output_form, mut as_null) = (None, None, None, None);
         read_parameters(
             cursor,

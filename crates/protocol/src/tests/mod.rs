@@ -7,6 +7,7 @@ mod number_lists;
 mod requests;
 mod responses;
 mod round_trip;
+mod rows;
 mod shared_memory;
 
 use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Program, Shape, TensorSpec};

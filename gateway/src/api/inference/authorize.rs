@@ -8,7 +8,11 @@ use axum::{
 
 use packhorse_serving::TenantKey;
 
-use super::{error::InferenceError, state::Inference};
+use super::{
+    error::InferenceError,
+    platforms::settings::{Asked, PREDICT},
+    state::Inference,
+};
 use crate::{
     api::bearer,
     keys::{KeyRefusal, KeyUse, Keyring, ModelScope},
@@ -33,6 +37,22 @@ pub(in crate::api) async fn authorize(
     if request.uri().path().starts_with(HEALTH) {
         return Ok(None);
     }
+    let asked = inference
+        .platforms
+        .asked(request.uri().path(), request.headers());
+    let asked = asked?.map(|asked| match asked {
+        Asked::Health => None,
+        Asked::Model(model) => Some(model.split(':').next().unwrap_or(model).to_owned()),
+    });
+    match asked {
+        None => {}
+        Some(None) => return Ok(None),
+        Some(Some(model)) => {
+            let used = use_key(keys, bearer(request.headers()), Some(&model))?;
+            grant(&used, Some(&model), request.extensions_mut());
+            return Ok(Some(used));
+        }
+    }
     if NAMED_IN_BODY.contains(&request.uri().path()) {
         // The handler uses the key when it has read the model's name.
         let tenant = require_key(keys, bearer(request.headers()))?;
@@ -43,7 +63,7 @@ pub(in crate::api) async fn authorize(
     let parameters = request.extract_parts::<RawPathParams>().await.ok();
     let mut parameters = parameters.iter().flat_map(RawPathParams::iter);
     let model = parameters.find(|(name, _)| *name == "model");
-    let model = model.map(|(_, model)| model);
+    let model = model.map(|(_, model)| model.strip_suffix(PREDICT).unwrap_or(model));
     let used = use_key(keys, bearer(request.headers()), model)?;
     grant(&used, model, request.extensions_mut());
     Ok(Some(used))

@@ -156,6 +156,15 @@ impl ReceivedRequest {
     }
 }
 
+impl ReceivedRequest {
+    /// Returns the request with its own timeout shortened by the time that its client has waited for it to begin.
+    pub(in crate::api) fn shortened_by(mut self, waited: Duration) -> Self {
+        let left = |timeout: Duration| timeout.saturating_sub(waited);
+        self.request.timeout = self.request.timeout.map(left);
+        self
+    }
+}
+
 /// The engine's answer to a request, which has not been written yet.
 pub(in crate::api) struct Computed {
     /// The answer.

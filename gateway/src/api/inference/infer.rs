@@ -439,7 +439,8 @@ fn names_region(body: &ByteRope, json: u64) -> bool {
     memmem::find(&head, b"shared_memory_region").is_some()
 }
 
-fn widest_input(program: &Program) -> u64 {
+/// Returns the most bytes of an element of an input, which has at least two bytes of text.
+pub(super) fn widest_input(program: &Program) -> u64 {
     // An empty string has its length, which is four bytes.
     let width = |spec: &TensorSpec| spec.datatype.width().unwrap_or(4) as u64;
     program.inputs.iter().map(width).max().unwrap_or_default()

@@ -16,6 +16,7 @@ pub(in crate::api) mod middleware;
 pub(in crate::api) mod model;
 pub(in crate::api) mod model_path;
 pub(in crate::api) mod pictures;
+mod platforms;
 mod raw_inputs;
 mod raw_rows;
 mod respond;
@@ -28,6 +29,7 @@ pub(in crate::api) mod work_pool;
 
 pub(crate) use error::InferenceError;
 pub(crate) use infer::{TracedAnswer, try_model};
+pub use platforms::{Platform, Platforms, PlatformsError, VertexRoutes};
 pub use state::{Inference, InferenceLimits};
 
 use text_calls::{openai, rerank, tei};
@@ -40,7 +42,7 @@ use axum::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// Returns the routes of the inference listener, with their state and fallbacks. Every request is measured.
-pub fn router(inference: Inference) -> OpenApiRouter {
+pub fn router(inference: &Inference) -> OpenApiRouter {
     let (routes, api) = OpenApiRouter::new()
         .routes(routes!(infer::infer))
         .routes(routes!(infer::infer_version))
@@ -71,6 +73,7 @@ pub fn router(inference: Inference) -> OpenApiRouter {
         .routes(routes!(tei::info))
         .routes(routes!(tei::health))
         .split_for_parts();
+    let routes = platforms::add_to(routes, &inference.platforms);
     let routes: Router = routes
         .route("/v2/", get(server::metadata))
         .route("/v1/rerank", post(rerank::rerank))
@@ -85,23 +88,18 @@ pub fn router(inference: Inference) -> OpenApiRouter {
             "/v2/repository/models/{model}/unload",
             post(server::refuse_loading),
         )
-        .method_not_allowed_fallback(method_not_allowed)
+        .method_not_allowed_fallback(server::method_not_allowed)
         .fallback(not_found)
         .layer(axum::middleware::from_fn_with_state(
             inference.clone(),
             middleware::answer,
         ))
-        .with_state(inference);
+        .with_state(inference.clone());
+    let routes = platforms::with_vertex(routes, inference);
+    let api = api.merge_from(platforms::document());
     OpenApiRouter::with_openapi(api).merge(routes.into())
 }
 
 async fn not_found() -> InferenceError {
     InferenceError::new(StatusCode::NOT_FOUND, "there is no such path")
-}
-
-async fn method_not_allowed() -> InferenceError {
-    InferenceError::new(
-        StatusCode::METHOD_NOT_ALLOWED,
-        "this path does not allow this method",
-    )
 }

@@ -19,6 +19,20 @@ pub(in crate::api) fn request_id(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(&REQUEST_ID).map(HeaderValue::as_bytes)
 }
 
+/// Returns the name and the version of `NAME` or `NAME:VERSION`; the version is empty for any.
+pub(in crate::api::inference) fn name_and_version(
+    model: &str,
+) -> Result<(&str, &str), InferenceError> {
+    match model.split_once(':') {
+        None => Ok((model, "")),
+        Some((_, "")) => {
+            let message = "model: the version after the colon is empty";
+            Err(InferenceError::bad_request(message))
+        }
+        Some(named) => Ok(named),
+    }
+}
+
 /// The model or family of `/v2/models/{model}`, or the model of `/v2/models/{model}/versions/{version}`, and the catalog that it was found in.
 #[derive(Clone, Debug)]
 pub(in crate::api) struct ModelPath {

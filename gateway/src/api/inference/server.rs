@@ -172,3 +172,11 @@ pub(in crate::api) async fn refuse_loading() -> Response {
         .insert(header::ALLOW, HeaderValue::from_static(""));
     response
 }
+
+/// Refuses a method that a path does not have.
+pub(in crate::api) async fn method_not_allowed() -> InferenceError {
+    InferenceError::new(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path does not allow this method",
+    )
+}

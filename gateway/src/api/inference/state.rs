@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{shared_memory::SharedMemory, work_pool::WorkPool};
+use super::{platforms::settings::Platforms, shared_memory::SharedMemory, work_pool::WorkPool};
 use crate::{
     api::web_policy::WebPolicy, driver::DataPlane, keys::Keyring, memory::ModelMemory,
     telemetry::Telemetry, wake_latency::WakeLatency,
@@ -50,6 +50,8 @@ pub struct State {
     pub(in crate::api) pool: WorkPool,
     /// The memory of requests whose model is not known yet, or that are for none.
     pub(in crate::api) unnamed: ModelMemory,
+    /// The platforms whose contracts the listener speaks.
+    pub(in crate::api) platforms: Platforms,
     /// The regions of system shared memory; none if the extension is off.
     pub(in crate::api) shared_memory: Option<SharedMemory>,
     /// The limit of the cores' wake latency while requests come; none leaves it to the system.
@@ -70,6 +72,7 @@ impl Inference {
         keys: Option<Keyring>,
         web: WebPolicy,
         system_shared_memory: bool,
+        platforms: Platforms,
         wake_latency: Option<WakeLatency>,
     ) -> io::Result<Self> {
         let body_bytes = limits.body_bytes.min(data_plane.memory().limit() / 2);
@@ -86,6 +89,7 @@ impl Inference {
             web,
             pool: WorkPool::start(cores - 1)?,
             unnamed,
+            platforms,
             shared_memory: system_shared_memory.then(SharedMemory::default),
             wake_latency,
             hopeless: AtomicU64::new(0),

@@ -74,6 +74,10 @@ GET    /v1/trace                         401     403    200    200   403   403  
 /// The same for the inference listener, which knows API keys only, where it requires them. `client` may use all models, `other` none with these names.
 const INFERENCE: &str = "
                                                    unknown client other reader
+GET    /health                                     503     503    503   503
+POST   /invocations                                401     404    403   403
+GET    /ping                                       503     503    503   503
+POST   /predict                                    401     404    403   403
 POST   /tei/{model}                                401     400    403   403
 POST   /tei/{model}/embed                          401     400    403   403
 GET    /tei/{model}/health                         401     404    403   403
@@ -81,6 +85,7 @@ GET    /tei/{model}/info                           401     404    403   403
 POST   /tei/{model}/predict                        401     400    403   403
 POST   /tei/{model}/rerank                         401     400    403   403
 POST   /v1/embeddings                              401     400    400   400
+POST   /v1/models/{model}:predict                  401     404    403   403
 GET    /v2                                         401     200    200   403
 GET    /v2/health/live                             200     200    200   200
 GET    /v2/health/ready                            200     200    200   200
@@ -322,7 +327,8 @@ async fn every_route_answers_every_role_as_the_table_says() {
 
 #[tokio::test]
 async fn every_route_for_clients_answers_every_key_as_the_table_says() {
-    let gateway = Gateway::with_flags(&["--inference-keys=required"]).await;
+    let platforms = "--platform=kserve-v1,sagemaker=x,vertex=x";
+    let gateway = Gateway::with_flags(&["--inference-keys=required", platforms]).await;
     let (admin, agent) = (gateway.token("admin-token"), gateway.token("agent-token"));
     let session = gateway.session(&admin).await;
     let callers = [

@@ -11,6 +11,7 @@ mod links;
 mod metadata;
 mod overload;
 mod pictures;
+mod platforms;
 mod shared_memory;
 mod shutdown;
 mod telemetry;

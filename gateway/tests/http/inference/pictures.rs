@@ -13,11 +13,13 @@ use crate::support::{
 };
 
 /// One pixel of red 1, green 200 and blue 77.
-const PICTURE: &[u8] = include_bytes!("../../../../crates/preprocess/tests/pictures/one.png");
-const CMYK: &[u8] = include_bytes!("../../../../crates/preprocess/tests/pictures/cmyk.jpg");
+pub(super) const PICTURE: &[u8] =
+    include_bytes!("../../../../crates/preprocess/tests/pictures/one.png");
+pub(super) const CMYK: &[u8] =
+    include_bytes!("../../../../crates/preprocess/tests/pictures/cmyk.jpg");
 
 /// A model whose scores are the means of the channels of its pictures.
-fn means_model() -> ModelSpec {
+pub(super) fn means_model() -> ModelSpec {
     let input = tensor("x", Datatype::Fp32, &[-1, 3, 4, 4], None);
     let scores = tensor("y", Datatype::Fp32, &[-1, 3], None);
     let mut spec = model("means:1", 4, input, scores);
@@ -32,7 +34,7 @@ fn means_model() -> ModelSpec {
     spec
 }
 
-fn means(batch: &Batch) -> Vec<(packhorse_wire::TensorHeader, Vec<u8>)> {
+pub(super) fn means(batch: &Batch) -> Vec<(packhorse_wire::TensorHeader, Vec<u8>)> {
     let pixels = batch.input::<f32>(0);
     let channels: Vec<f32> = { pixels.chunks_exact(16) }
         .map(|channel| channel.iter().sum::<f32>() / 16.0)

@@ -14,7 +14,7 @@ use crate::support::{
 };
 
 /// A model whose embedding is the first and the last number of a row's tokens, and how many there are.
-fn ends_model(tokenizer: &str) -> ModelSpec {
+pub(super) fn ends_model(tokenizer: &str) -> ModelSpec {
     let padding = Padding {
         axis: 1,
         value: 0.0,
@@ -33,7 +33,7 @@ fn ends_model(tokenizer: &str) -> ModelSpec {
     spec
 }
 
-fn ends(batch: &Batch) -> Vec<(packhorse_wire::TensorHeader, Vec<u8>)> {
+pub(super) fn ends(batch: &Batch) -> Vec<(packhorse_wire::TensorHeader, Vec<u8>)> {
     let ids = batch.input::<i64>(0);
     let shape = batch.header.inputs[0].shape().clone();
     let (rows, width) = (shape.dims()[0], shape.dims()[1]);

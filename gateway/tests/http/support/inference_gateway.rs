@@ -16,7 +16,7 @@ use packhorse_control::{LinkState, ServeChange, Target};
 use packhorse_gateway::{
     api::{
         grpc,
-        inference::{Inference, InferenceLimits, router},
+        inference::{Inference, InferenceLimits, Platforms, router},
         web_policy::WebPolicy,
     },
     driver::{DataPlane, DataPlaneConfig},
@@ -151,6 +151,15 @@ impl InferenceGateway {
     }
 
     pub(crate) async fn start_with(config: DataPlaneConfig, limits: InferenceLimits) -> Self {
+        Self::for_platforms(config, limits, Platforms::default()).await
+    }
+
+    /// Starts a gateway that speaks the contracts of platforms.
+    pub(crate) async fn for_platforms(
+        config: DataPlaneConfig,
+        limits: InferenceLimits,
+        platforms: Platforms,
+    ) -> Self {
         // More than most machines have by default.
         let config = DataPlaneConfig {
             drivers: 3,
@@ -171,8 +180,9 @@ impl InferenceGateway {
             }
         });
         let web = WebPolicy::default();
-        let inference = Inference::new(data_plane.clone(), limits, None, web, true, None).unwrap();
-        let routes: Router = router(inference.clone()).into();
+        let inference =
+            Inference::new(data_plane.clone(), limits, None, web, true, platforms, None).unwrap();
+        let routes: Router = router(&inference).into();
         let routes = routes.layer(map_request(pretend));
         let server = Server::bind(
             "127.0.0.1:0".parse().unwrap(),

@@ -22,23 +22,23 @@ use crate::{
 };
 
 /// The answer to a text.
-pub(super) struct Row {
+pub(in crate::api::inference) struct Row {
     /// The embedding, or the numbers of the output.
-    pub(super) numbers: Vec<f64>,
+    pub(in crate::api::inference) numbers: Vec<f64>,
     /// The number of the text's tokens.
-    pub(super) tokens: usize,
+    pub(in crate::api::inference) tokens: usize,
 }
 
 /// The rows of a call, and the memory that they are in.
-pub(super) struct Rows {
+pub(in crate::api::inference) struct Rows {
     /// By the text's index.
-    pub(super) rows: Vec<Row>,
+    pub(in crate::api::inference) rows: Vec<Row>,
     _memory: Vec<Reservation>,
 }
 
 impl Rows {
     /// Returns how many numbers all rows have.
-    pub(super) fn numbers(&self) -> usize {
+    pub(in crate::api::inference) fn numbers(&self) -> usize {
         self.rows.iter().map(|row| row.numbers.len()).sum()
     }
 }
@@ -90,6 +90,7 @@ async fn answer(
     part: Part,
     wanted: Wanted,
 ) -> Result<(Vec<(usize, Row)>, Reservation), InferenceError> {
+    let called = arrival.at;
     let Part {
         texts,
         lengths,
@@ -101,6 +102,7 @@ async fn answer(
         at: now.saturating_sub(request.raw_inputs.tokenize),
         ..*arrival
     };
+    let request = request.shortened_by(arrival.at.saturating_since(called));
     let computed = compute(inference, &arrival, path, request, None).await;
     let Computed {
         answer,

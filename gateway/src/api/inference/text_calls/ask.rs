@@ -1,27 +1,33 @@
 //! The wishes of a call.
 
+use std::time::Duration;
+
 use packhorse_cluster::{Classes, Dim, Embedding, ModelSpec, Postprocess};
 
 use crate::api::inference::error::InferenceError;
 
 /// The texts of a call, and the output that is wanted.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(in crate::api::inference) struct Ask {
     /// The text that each of the others is compared with, if any.
-    pub(super) query: Option<String>,
+    pub(in crate::api::inference) query: Option<String>,
     /// The texts.
-    pub(super) texts: Vec<String>,
+    pub(in crate::api::inference) texts: Vec<String>,
     /// True if texts that are too long are cut, false if they are refused; none for what the registration says.
-    pub(super) truncate: Option<bool>,
+    pub(in crate::api::inference) truncate: Option<bool>,
     /// The name of the output.
-    pub(super) output: String,
+    pub(in crate::api::inference) output: String,
+    /// The longest time that the client waits; none for the model's objective, which each request of the call has for itself.
+    pub(in crate::api::inference) timeout: Option<Duration>,
+    /// The priority: 0 is the default, otherwise 1 is the most urgent.
+    pub(in crate::api::inference) priority: u64,
     /// The use of each row of the output.
-    pub(super) wanted: Wanted,
+    pub(in crate::api::inference) wanted: Wanted,
 }
 
 /// The use of a row of an output.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wanted {
+pub(in crate::api::inference) enum Wanted {
     /// All its numbers.
     Scores,
     /// Its embedding, cut to a number of dimensions if one is given.
@@ -29,7 +35,7 @@ pub(super) enum Wanted {
 }
 
 /// Returns the size of the last dimension of an output, where the model declares it.
-pub(super) fn size_of(spec: &ModelSpec, output: &str) -> Option<u64> {
+pub(in crate::api::inference) fn size_of(spec: &ModelSpec, output: &str) -> Option<u64> {
     let mut outputs = spec.program.outputs.iter();
     let output = outputs.find(|spec| spec.name == output)?;
     match output.shape.last() {
@@ -39,7 +45,7 @@ pub(super) fn size_of(spec: &ModelSpec, output: &str) -> Option<u64> {
 }
 
 /// Checks the wanted number of an embedding's dimensions.
-pub(super) fn check_dimensions(
+pub(in crate::api::inference) fn check_dimensions(
     dimensions: Option<usize>,
     size: Option<u64>,
 ) -> Result<(), InferenceError> {
@@ -55,7 +61,9 @@ pub(super) fn check_dimensions(
 }
 
 /// Returns the output of a model that is an embedding, with its name.
-pub(super) fn embedding_of(spec: &ModelSpec) -> Result<(String, Embedding), InferenceError> {
+pub(in crate::api::inference) fn embedding_of(
+    spec: &ModelSpec,
+) -> Result<(String, Embedding), InferenceError> {
     let mut outputs = spec.processing.postprocess.iter();
     let found = outputs.find_map(|(name, declared)| Some((name.clone(), declared.embedding()?)));
     found.ok_or_else(|| {
@@ -66,7 +74,9 @@ pub(super) fn embedding_of(spec: &ModelSpec) -> Result<(String, Embedding), Infe
 }
 
 /// Returns the output of a model that is scores of classes, with its name.
-pub(super) fn classes_of(spec: &ModelSpec) -> Result<(String, Classes), InferenceError> {
+pub(in crate::api::inference) fn classes_of(
+    spec: &ModelSpec,
+) -> Result<(String, Classes), InferenceError> {
     let mut outputs = spec.processing.postprocess.iter();
     let classes = |declared: &Postprocess| declared.classes().cloned();
     let found = outputs.find_map(|(name, declared)| Some((name.clone(), classes(declared)?)));

@@ -29,7 +29,7 @@ use crate::{
             error::InferenceError,
             inflate::{Encoding, inflate},
             middleware::identity_of,
-            model_path::ModelPath,
+            model_path::{ModelPath, name_and_version},
             state::{Inference, InferenceLimits},
             texts::TextInput,
             work_pool::Party,
@@ -55,10 +55,10 @@ pub(super) struct Received<T> {
 }
 
 /// A call whose model is known.
-pub(super) struct Call<'a> {
-    pub(super) inference: &'a Inference,
-    pub(super) arrival: Arrival<'a>,
-    pub(super) path: ModelPath,
+pub(in crate::api::inference) struct Call<'a> {
+    pub(in crate::api::inference) inference: &'a Inference,
+    pub(in crate::api::inference) arrival: Arrival<'a>,
+    pub(in crate::api::inference) path: ModelPath,
 }
 
 /// Receives a call and reads its body, which is JSON.
@@ -134,14 +134,7 @@ impl<T> Received<T> {
         inference: &'a Inference,
         model: &str,
     ) -> Result<Call<'a>, InferenceError> {
-        let (name, version) = match model.split_once(':') {
-            None => (model, ""),
-            Some((_, "")) => {
-                let message = "model: the version after the colon is empty";
-                return Err(InferenceError::bad_request(message));
-            }
-            Some(named) => named,
-        };
+        let (name, version) = name_and_version(model)?;
         if let Some(keys) = &inference.keys {
             let used = use_key(keys, bearer(&self.parts.headers), Some(name))?;
             grant(&used, Some(name), &mut self.parts.extensions);
@@ -204,7 +197,7 @@ impl Call<'_> {
     }
 
     /// Returns the answers to texts, in their order.
-    pub(super) async fn rows(&self, ask: Ask) -> Result<Rows, InferenceError> {
+    pub(in crate::api::inference) async fn rows(&self, ask: Ask) -> Result<Rows, InferenceError> {
         let refused = |error: InferenceError| {
             record_refusal(&self.arrival, &self.path, &error);
             let now = self.inference.data_plane.clock().now();
@@ -257,7 +250,7 @@ impl Call<'_> {
     }
 
     /// Writes an answer, which `make` makes of the rows, as JSON of about so many bytes.
-    pub(super) async fn respond<A: Serialize>(
+    pub(in crate::api::inference) async fn respond<A: Serialize>(
         &self,
         rows: Rows,
         bytes: usize,

@@ -3,9 +3,9 @@
 //! A call has many texts, and names no tensor. Its texts are cut into tokens, sorted by their number and put into requests of rows that are about as
 //! long, each of which the engine answers as any other, with the model's objective from the time at which it was sent.
 
-mod answers;
-mod ask;
-mod call;
+pub(super) mod answers;
+pub(super) mod ask;
+pub(super) mod call;
 mod embedding;
 mod failure;
 mod input;
@@ -17,6 +17,6 @@ mod texts;
 /// The largest body of a call, in bytes.
 const BODY_LIMIT: u64 = 8 << 20;
 /// The most texts of a call.
-const MAX_TEXTS: usize = 2048;
+pub(super) const MAX_TEXTS: usize = 2048;
 /// The most requests of a call that the engine has at a time.
-const AT_A_TIME: usize = 8;
+pub(super) const AT_A_TIME: usize = 8;

@@ -9,6 +9,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use packhorse_protocol::RepositoryState;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -98,6 +99,9 @@ pub(in crate::api::inference) struct ModelList {
     object: &'static str,
     /// The models and families.
     data: Vec<ModelItem>,
+    /// Their names, as `KServe`'s protocol of version 1 has them, if that is on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    models: Option<Vec<String>>,
 }
 
 /// A model or a family.
@@ -111,6 +115,18 @@ pub(in crate::api::inference) struct ModelItem {
     created: u64,
     /// The word `packhorse`.
     owned_by: &'static str,
+    /// The name and the readiness, as `KServe`'s protocol of version 1 has them, if that is on.
+    #[serde(flatten)]
+    readiness: Option<Readiness>,
+}
+
+/// The readiness of a model or a family.
+#[derive(Debug, Serialize)]
+struct Readiness {
+    /// The name.
+    name: String,
+    /// True if it takes requests.
+    ready: bool,
 }
 
 /// An error in the form of this API.
@@ -205,6 +221,8 @@ async fn embed(
         texts,
         truncate: None,
         output,
+        timeout: None,
+        priority: 0,
     };
     let rows = call.rows(ask).await?;
     let bytes = 64 * rows.rows.len() + 16 * rows.numbers();
@@ -243,9 +261,12 @@ pub(in crate::api::inference) async fn models(
     State(inference): State<Inference>,
     extensions: Extensions,
 ) -> Json<ModelList> {
+    let data = items(&inference, &extensions);
+    let names = data.iter().map(|item| item.id.clone());
     Json(ModelList {
         object: "list",
-        data: items(&inference, &extensions),
+        models: inference.platforms.kserve_v1.then(|| names.collect()),
+        data,
     })
 }
 
@@ -265,12 +286,20 @@ pub(in crate::api::inference) async fn model(
 }
 
 fn items(inference: &Inference, extensions: &Extensions) -> Vec<ModelItem> {
-    let mut names: Vec<String> = index(inference, extensions, false)
-        .into_iter()
-        .map(|entry| entry.name)
-        .collect();
-    names.dedup();
-    let item = |id| ModelItem {
+    let mut names: Vec<(String, bool)> = Vec::new();
+    for entry in index(inference, extensions, false) {
+        let is_ready = entry.state == RepositoryState::Ready;
+        match names.last_mut().filter(|(name, _)| *name == entry.name) {
+            // A name is ready if any of its versions is.
+            Some((_, any)) => *any |= is_ready,
+            None => names.push((entry.name, is_ready)),
+        }
+    }
+    let item = |(id, ready): (String, bool)| ModelItem {
+        readiness: inference.platforms.kserve_v1.then(|| Readiness {
+            name: id.clone(),
+            ready,
+        }),
         id,
         object: "model",
         created: 0,

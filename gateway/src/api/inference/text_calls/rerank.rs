@@ -235,6 +235,8 @@ pub(super) async fn rank(
         texts,
         truncate,
         output,
+        timeout: None,
+        priority: 0,
     };
     let rows = call.rows(ask).await?;
     match rows.rows.iter().find(|row| row.numbers.len() != 1) {

@@ -270,6 +270,8 @@ async fn embeddings(
         texts,
         truncate: asked.truncate,
         output,
+        timeout: None,
+        priority: 0,
     };
     let rows = call.rows(ask).await?;
     let bytes = 64 * rows.rows.len() + 16 * rows.numbers();
@@ -298,6 +300,8 @@ async fn classes(
         texts,
         truncate: asked.truncate,
         output,
+        timeout: None,
+        priority: 0,
     };
     let rows = call.rows(ask).await?;
     let labels = declared.labels.iter().map(String::len).sum::<usize>();

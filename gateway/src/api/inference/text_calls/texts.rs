@@ -119,6 +119,8 @@ pub(super) fn parts(
                 range: None,
                 classes: None,
             }],
+            timeout: ask.timeout,
+            priority: ask.priority,
             ..RequestMessage::default()
         };
         let no_regions = Err(SharedMemoryError::Off);
