@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use packhorse_api::CacheUse;
 use packhorse_cluster::{DeviceId, ModelId, ReplicaId, Time};
 use packhorse_serving::RequestOutcome;
 
@@ -92,6 +93,10 @@ pub(crate) struct RequestCourse {
     pub(crate) batch: Option<RequestBatch>,
     /// The time in which its pictures became tensors, a part of that in which it was received.
     pub(crate) decode: Micros,
+    /// What the cache had for it; none if it was not looked for there.
+    pub(crate) cache: Option<CacheUse>,
+    /// The time in which it was looked for, a part of that in which it was received.
+    pub(crate) lookup: Micros,
     /// The time in the driver's inbox.
     pub(crate) inbox: Micros,
     /// The time from then until the weights of the model were on the device.

@@ -125,6 +125,7 @@ fn view(
         latency_ms: request.latency.as_ms(),
         slo_ms: request.slo.as_ms(),
         rows: request.rows,
+        cache: request.course.cache,
         stages_ms,
         batch: request.course.batch.map(|batch| batch_view(batch, names)),
     }
@@ -134,8 +135,9 @@ fn view(
 pub(crate) fn stages_view(receive_ms: f64, course: &RequestCourse) -> RequestStages {
     let stages = &course.stages;
     RequestStages {
-        receive: (receive_ms - course.decode.as_ms()).max(0.0),
+        receive: (receive_ms - course.decode.as_ms() - course.lookup.as_ms()).max(0.0),
         decode: course.decode.as_ms(),
+        lookup: course.lookup.as_ms(),
         load: course.load.as_ms(),
         batch: course.batch_wait.as_ms(),
         queue: course.queue.as_ms(),

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 563a1db792df8fae96d32a38b4d1c13565de531e1fe67c310a21b633ebf461c9) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 50238d3b06d20ac868219edec27e9bdf887d8ee0c8238cb849e21c574ce598a4) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -176,6 +176,11 @@ export interface components {
             /** @enum {string} */
             by: "device-time";
         };
+        /**
+         * @description What the cache of predictions had for a request.
+         * @enum {string}
+         */
+        CacheUse: "hit" | "miss";
         /** @description The limits that a worker found on its device and in its memory. */
         Capacity: {
             /**
@@ -262,6 +267,8 @@ export interface components {
              * @description The size of the file, in bytes.
              */
             artifact_bytes: number;
+            /** @description True if answers are kept, and given again to requests of the same client with the same inputs. */
+            cache?: boolean;
             /** @description The kinds of device for which the model's profile is estimated from the operators of its program. A measurement replaces it. */
             estimated_on?: string[];
             /** @description The family that the model is a variant of; null if it is in none. */
@@ -1309,13 +1316,15 @@ export interface components {
              */
             requests: number;
         };
-        /** @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
+        /** @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, wait for a load, cache, family, accuracy or split of a model. Absent fields stay unchanged. */
         ModelChange: {
             /**
              * Format: double
              * @description The part of the version's answers that are right, in percent, 0 to 100; of all versions that come into a family with it.
              */
             accuracy?: number | null;
+            /** @description True if answers are kept, and given again to requests of the same client with the same inputs. */
+            cache?: boolean | null;
             /** @description The family that the model is a variant of; null takes it out of its family. It belongs to all versions: not with `?version`. */
             family?: string | null;
             /**
@@ -1478,6 +1487,11 @@ export interface components {
              */
             artifact_path?: string | null;
             /**
+             * @description True if the gateway keeps the model's answers in its memory, and gives them again to requests of the same client with the same inputs (`--prediction-cache`).
+             *     Only for a model that answers the same inputs always alike.
+             */
+            cache?: boolean;
+            /**
              * @description The family that the model is a variant of, a name that clients use like a model's: a request for it is answered by its most accurate
              *     variant that can be in time. All variants have the same inputs, outputs, `max_batch_size` and `slo_ms`. `accuracy` is then required.
              * @example sentences
@@ -1597,6 +1611,8 @@ export interface components {
              * @description The size of the file, in bytes.
              */
             artifact_bytes: number;
+            /** @description True if answers are kept, and given again to requests of the same client with the same inputs. */
+            cache?: boolean;
             /** @description The kinds of device for which the model's profile is estimated from the operators of its program. A measurement replaces it. */
             estimated_on?: string[];
             /** @description The family that the model is a variant of; null if it is in none. */
@@ -2474,6 +2490,11 @@ export interface components {
             load: number;
             /**
              * Format: double
+             * @description The time in which it was looked for in the cache of predictions.
+             */
+            lookup: number;
+            /**
+             * Format: double
              * @description The transmission to the worker and back.
              */
             network: number;
@@ -2484,7 +2505,7 @@ export interface components {
             queue: number;
             /**
              * Format: double
-             * @description From the head of the HTTP request to the complete, valid request, without `decode`.
+             * @description From the head of the HTTP request to the complete, valid request, without `decode` and `lookup`.
              */
             receive: number;
             /**
@@ -2501,6 +2522,7 @@ export interface components {
              */
             at_ms: number;
             batch?: components["schemas"]["BatchView"] | null;
+            cache?: components["schemas"]["CacheUse"] | null;
             /**
              * Format: int64
              * @description The number of the request since the gateway's start: its address is `/v1/requests/NUMBER`.

@@ -16,6 +16,7 @@ pub(in crate::api) mod middleware;
 pub(in crate::api) mod model;
 pub(in crate::api) mod model_path;
 pub(in crate::api) mod pictures;
+mod predictions;
 mod raw_inputs;
 mod raw_rows;
 mod respond;

@@ -83,6 +83,8 @@ impl InFlightBatch {
         RequestCourse {
             batch: Some(batch),
             decode: request.course.decode,
+            cache: request.course.cache,
+            lookup: request.course.lookup,
             inbox: request.course.inbox,
             load: waits.load.into(),
             batch_wait: waits.batch.into(),

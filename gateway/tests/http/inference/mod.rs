@@ -11,6 +11,7 @@ mod links;
 mod metadata;
 mod overload;
 mod pictures;
+mod prediction_cache;
 mod shared_memory;
 mod shutdown;
 mod telemetry;
