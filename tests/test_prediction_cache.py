@@ -42,7 +42,7 @@ def ask(cluster: Cluster, image: np.ndarray = IMAGE, binary: bool = True, versio
     path = f"/v2/models/{NAME}{f'/versions/{version}' if version else ''}/infer"
     answer = request(cluster.inference, "POST", path, body, headers)
     assert answer.status == 200, answer
-    length = answer.headers.get("Inference-Header-Content-Length")
+    length = answer.headers.get("inference-header-content-length")
     parsed = client.parse_response_body(answer.body, header_length=int(length) if length else None)
     return parsed.as_numpy("logits").tobytes(), answer.headers.get("x-packhorse-cache")
 
