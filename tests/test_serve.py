@@ -147,12 +147,12 @@ def test_a_model_of_the_repository_is_served_and_a_changed_one_after_the_next_st
 def test_what_the_repository_does_not_say_stays_as_it_was_changed(serve, tmp_path: Path):
     repository = tmp_path / "models"
     registration = models.simulated("m")
-    for field in ("rate_rps", "rate", "priority", "queue_limit", "max_cold_wait_ms"):
+    for field in ("rate_rps", "rate", "priority", "queue_limit", "max_cold_wait_ms", "cache"):
         registration.pop(field, None)
     flags = ["--devices", "simulated:V100-SXM2-16GB:1", "--model-repository", str(repository)]
     environment = {"PACKHORSE_PROFILES": str(models.profiles(tmp_path, {"m": 5}))}
 
-    defaults = {"rate_rps": None, "rate": "max", "priority": 5, "min_replicas": 1, "queue_limit": None, "max_cold_wait_ms": None}
+    defaults = {"rate_rps": None, "rate": "max", "priority": 5, "min_replicas": 1, "queue_limit": None, "max_cold_wait_ms": None, "cache": False}
 
     def settings_after_start(version: int, program: bytes, said: dict, change: dict) -> dict:
         write_model(repository, registration | said, version, program)
@@ -164,7 +164,7 @@ def test_what_the_repository_does_not_say_stays_as_it_was_changed(serve, tmp_pat
         assert running.process.stop() == 0
         return {field: found[field] for field in defaults}
 
-    changed = {"rate_rps": 7, "rate": "measured", "priority": 8, "min_replicas": 2, "queue_limit": 99, "max_cold_wait_ms": 700}
+    changed = {"rate_rps": 7, "rate": "measured", "priority": 8, "min_replicas": 2, "queue_limit": 99, "max_cold_wait_ms": 700, "cache": True}
     assert settings_after_start(1, b"one", {}, changed) == defaults
     assert settings_after_start(1, b"one", {}, {}) == changed
     # Nor does another file of the version, or a new version, bring the defaults back.

@@ -417,6 +417,7 @@ fn data_plane_config(
         max_batch_wait: settings.max_batch_wait,
         batch_time: settings.batch_limit,
         memory_budget_bytes: settings.payload_budget.as_u64(),
+        prediction_cache_bytes: settings.prediction_cache.as_u64(),
         ..DataPlaneConfig::default()
     }
 }

@@ -68,6 +68,7 @@ impl Act {
                     "min_replicas": spec.min_replicas,
                     "queue_limit": spec.queue_limit,
                     "max_cold_wait_ms": spec.max_cold_wait.map(millis),
+                    "cache": spec.cache,
                     "family": spec.family(),
                     "accuracy": spec.variant.as_ref().map(|variant| variant.accuracy),
                     "preprocess": spec.processing.preprocess.keys().collect::<Vec<_>>(),
@@ -167,6 +168,9 @@ fn changes(change: &ModelSpecChange) -> Value {
     }
     if let Some(wait) = change.max_cold_wait {
         changes["max_cold_wait_ms"] = json!(wait.map(millis));
+    }
+    if let Some(cache) = change.cache {
+        changes["cache"] = json!(cache);
     }
     if let Some(family) = &change.family {
         changes["family"] = json!(family);

@@ -374,6 +374,15 @@ pub struct Options {
     )]
     pub payload_budget_bytes: u64,
 
+    /// Memory for the answers of models with a cache (`cache` in their registration), in bytes, beside --payload-budget-bytes; 0 keeps none
+    #[arg(
+        long,
+        env = "PACKHORSE_PREDICTION_CACHE_BYTES",
+        value_name = "BYTES",
+        default_value_t = 64 << 20
+    )]
+    pub prediction_cache_bytes: u64,
+
     /// Largest model file, in bytes
     #[arg(
         long,
@@ -548,6 +557,8 @@ pub struct Settings {
     pub body_limit: ByteCount,
     /// The memory budget for all inference requests together.
     pub payload_budget: ByteCount,
+    /// The memory for kept answers.
+    pub prediction_cache: ByteCount,
     /// The largest model file.
     pub artifact_limit: ByteCount,
     /// True if a state folder whose database is lost becomes that of an empty cluster.
@@ -676,6 +687,7 @@ impl Options {
             node_start: Duration::from_millis(self.node_start_ms),
             body_limit: ByteCount::new(self.body_limit_bytes),
             payload_budget: ByteCount::new(self.payload_budget_bytes),
+            prediction_cache: ByteCount::new(self.prediction_cache_bytes),
             artifact_limit: ByteCount::new(self.artifact_limit_bytes),
             new_cluster: self.new_cluster,
             artifact_retention: Duration::from_millis(self.artifact_retention_ms),

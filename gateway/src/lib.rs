@@ -16,6 +16,7 @@ mod input_memory;
 pub mod ip_network;
 pub mod keys;
 mod memory;
+mod prediction_cache;
 mod printable;
 pub mod serve;
 mod sessions;

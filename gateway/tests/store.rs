@@ -53,6 +53,7 @@ fn spec(model: &str, artifact: ArtifactDigest) -> ModelSpec {
         min_replicas: MinReplicas::default(),
         queue_limit: Some(77),
         max_cold_wait: Some(Duration::from_millis(1500)),
+        cache: true,
         variant: Some(variant(81.5)),
         processing: processing(),
     }
@@ -373,6 +374,7 @@ async fn models_change_fail_and_go_with_their_profiles() {
         min_replicas: MinReplicas::default(),
         queue_limit: None,
         max_cold_wait: None,
+        cache: false,
         variant: Some(variant(83.0)),
         ..spec("m:1", digest(1))
     };

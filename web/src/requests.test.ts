@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { RequestStages } from "./api/types";
 import { histogram, longestStage, meanStages, shareInTime, tally } from "./requests";
 
-const stages = (more: Partial<RequestStages>): RequestStages => ({ receive: 0, decode: 0, tokenize: 0, load: 0, batch: 0, queue: 0, network: 0, worker_queue: 0, copy_in: 0, compute: 0, copy_out: 0, ...more });
+const stages = (more: Partial<RequestStages>): RequestStages => ({ receive: 0, decode: 0, tokenize: 0, lookup: 0, load: 0, batch: 0, queue: 0, network: 0, worker_queue: 0, copy_in: 0, compute: 0, copy_out: 0, ...more });
 
 test("every value is in one bin, the largest in the last", () => {
   const bins = histogram([0, 1, 5, 9.99, 10], 5, 10);

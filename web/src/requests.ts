@@ -7,6 +7,7 @@ export const STAGES: readonly { key: keyof RequestStages; name: string; meaning:
   { key: "receive", name: "receive", meaning: "from the head of the HTTP request to the complete, valid request" },
   { key: "decode", name: "decode", meaning: "of pictures into tensors" },
   { key: "tokenize", name: "tokenize", meaning: "of texts into tensors" },
+  { key: "lookup", name: "lookup", meaning: "of its answer in the cache of predictions" },
   { key: "load", name: "load", meaning: "until the weights of its model were on the device, if they were elsewhere" },
   { key: "batch", name: "batch", meaning: "until the last request of its batch arrived" },
   { key: "queue", name: "queue", meaning: "until its batch was formed" },

@@ -41,10 +41,11 @@ pub use plan::{
 pub use profile::{BatchTimeView, ImportedProfiles, LearnedTimeView};
 pub use repository::{RepositoryProblem, RepositoryProblems};
 pub use requests::{
-    BatchView, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView, UnknownFilter,
+    BatchView, CacheUse, EndOfRequest, RequestFilter, RequestStages, RequestView, TryView,
+    UnknownFilter,
 };
 pub use server_timing::{
-    MODEL_HEADER, SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming, UnknownTiming,
+    CACHE_HEADER, MODEL_HEADER, SERVER_TIMING_HEADER, STAGES_HEADER, ServerTiming, UnknownTiming,
 };
 pub use session::{
     CSRF_HEADER, SESSION_COOKIE, SessionCode, SessionRequest, SessionScope, SessionView,

@@ -69,6 +69,10 @@ pub struct ModelRegistration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(maximum = 60_000)]
     pub max_cold_wait_ms: Option<u32>,
+    /// True if the gateway keeps the model's answers in its memory, and gives them again to requests of the same client with the same inputs (`--prediction-cache`).
+    /// Only for a model that answers the same inputs always alike.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cache: bool,
     /// The family that the model is a variant of, a name that clients use like a model's: a request for it is answered by its most accurate
     /// variant that can be in time. All variants have the same inputs, outputs, `max_batch_size` and `slo_ms`. `accuracy` is then required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -139,7 +143,7 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
     Ok(tensors.into_iter().map(spec).collect())
 }
 
-/// Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, family, accuracy or split of a model. Absent fields stay unchanged.
+/// Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, wait for a load, cache, family, accuracy or split of a model. Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {
@@ -182,6 +186,9 @@ pub struct ModelChange {
     )]
     #[schema(value_type = Option<u32>, maximum = 60_000)]
     pub max_cold_wait_ms: Option<Option<u32>>,
+    /// True if answers are kept, and given again to requests of the same client with the same inputs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<bool>,
     /// The family that the model is a variant of; null takes it out of its family. It belongs to all versions: not with `?version`.
     #[serde(
         default,
@@ -285,6 +292,9 @@ pub struct ModelView {
     /// The most milliseconds for which a request waits while the model is loaded from its file; null if that is `slo_ms`.
     #[serde(default)]
     pub max_cold_wait_ms: Option<u32>,
+    /// True if answers are kept, and given again to requests of the same client with the same inputs.
+    #[serde(default)]
+    pub cache: bool,
     /// The family that the model is a variant of; null if it is in none.
     #[serde(default)]
     #[schema(value_type = Option<String>)]

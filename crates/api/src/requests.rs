@@ -137,11 +137,31 @@ impl From<RequestFilter> for String {
     }
 }
 
+/// What the cache of predictions had for a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheUse {
+    /// The answer of an earlier request with the same inputs.
+    Hit,
+    /// Nothing: the request was computed.
+    Miss,
+}
+
+impl CacheUse {
+    /// Returns the name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hit => "hit",
+            Self::Miss => "miss",
+        }
+    }
+}
+
 /// The parts of a request's latency, in milliseconds. Those from `network` on are those of its batch; all that a request did not reach
 /// are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RequestStages {
-    /// From the head of the HTTP request to the complete, valid request, without `decode` and `tokenize`.
+    /// From the head of the HTTP request to the complete, valid request, without `decode`, `tokenize` and `lookup`.
     pub receive: f64,
     /// The time in which its pictures became tensors.
     #[serde(default)]
@@ -151,6 +171,10 @@ pub struct RequestStages {
     #[serde(default)]
     #[schema(required = true)]
     pub tokenize: f64,
+    /// The time in which it was looked for in the cache of predictions.
+    #[serde(default)]
+    #[schema(required = true)]
+    pub lookup: f64,
     /// From then until the weights of the model were on the device, where they were not when the request came.
     #[serde(default)]
     #[schema(required = true)]
@@ -203,6 +227,9 @@ pub struct RequestView {
     pub slo_ms: f64,
     /// The number of its rows; 0 if it was refused before it was read.
     pub rows: u32,
+    /// What the cache of predictions had for it; null if its model has none.
+    #[serde(default)]
+    pub cache: Option<CacheUse>,
     /// The parts of its latency.
     pub stages_ms: RequestStages,
     /// The batch that it was last in; null if it was in none.

@@ -13,6 +13,9 @@ pub const STAGES_HEADER: &str = "x-packhorse-stages";
 /// The header of an answer to a request for a family: the model that answered, as `NAME:VERSION`.
 pub const MODEL_HEADER: &str = "x-packhorse-model";
 
+/// The header of an answer of a model with a cache: `hit` if an earlier request had the same inputs, else `miss`.
+pub const CACHE_HEADER: &str = "x-packhorse-cache";
+
 /// The header of an answer with the durations.
 pub const SERVER_TIMING_HEADER: &str = "server-timing";
 
@@ -35,10 +38,11 @@ pub struct UnknownTiming;
 impl ServerTiming {
     /// The names of the stages in their order, of which the last is the rest: the way of the answer back from the task that decides to
     /// the encoded response.
-    pub const NAMES: [&'static str; 13] = [
+    pub const NAMES: [&'static str; 14] = [
         "receive",
         "decode",
         "tokenize",
+        "lookup",
         "inbox",
         "load",
         "batch",
@@ -52,11 +56,12 @@ impl ServerTiming {
     ];
 
     /// Returns the durations in the order of [`ServerTiming::NAMES`], which add up to the total.
-    pub fn durations(&self) -> [f64; 13] {
+    pub fn durations(&self) -> [f64; 14] {
         let RequestStages {
             receive,
             decode,
             tokenize,
+            lookup,
             load,
             batch,
             queue,
@@ -70,6 +75,7 @@ impl ServerTiming {
             receive,
             decode,
             tokenize,
+            lookup,
             self.inbox,
             load,
             batch,
@@ -80,9 +86,9 @@ impl ServerTiming {
             compute,
             copy_out,
         ];
-        let mut durations = [0.0; 13];
-        durations[..12].copy_from_slice(&measured);
-        durations[12] = (self.total - measured.iter().sum::<f64>()).max(0.0);
+        let mut durations = [0.0; 14];
+        durations[..13].copy_from_slice(&measured);
+        durations[13] = (self.total - measured.iter().sum::<f64>()).max(0.0);
         durations
     }
 
@@ -92,6 +98,7 @@ impl ServerTiming {
             "receive" => &mut stages.receive,
             "decode" => &mut stages.decode,
             "tokenize" => &mut stages.tokenize,
+            "lookup" => &mut stages.lookup,
             "inbox" => &mut self.inbox,
             "load" => &mut stages.load,
             "batch" => &mut stages.batch,
@@ -110,7 +117,7 @@ impl ServerTiming {
 /// Writes the header's value, with microseconds.
 impl fmt::Display for ServerTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, duration) in Self::NAMES.iter().zip(self.durations()).take(12) {
+        for (name, duration) in Self::NAMES.iter().zip(self.durations()).take(13) {
             write!(f, "{name};dur={duration:.3}, ")?;
         }
         write!(f, "total;dur={:.3}", self.total)
@@ -155,6 +162,7 @@ mod tests {
                 receive: 0.25,
                 decode: 0.0,
                 tokenize: 0.002,
+                lookup: 0.0,
                 load: 0.01,
                 batch: 0.5,
                 queue: 1.0,
@@ -169,14 +177,16 @@ mod tests {
         };
         let text = timing.to_string();
         assert!(
-            text.starts_with("receive;dur=0.250, decode;dur=0.000, tokenize;dur=0.002, inbox;dur=0.030, load;dur=0.010, batch;dur=0.500"),
+            text.starts_with(
+                "receive;dur=0.250, decode;dur=0.000, tokenize;dur=0.002, lookup;dur=0.000, inbox;dur=0.030, load;dur=0.010, batch;dur=0.500"
+            ),
             "{text}"
         );
         assert_eq!(text.parse(), Ok(timing));
         let durations = timing.durations();
         assert!((durations.iter().sum::<f64>() - 6.0).abs() < 1e-9);
         // 6 − (0.25 + 0.002 + 0.03 + 0.01 + 0.5 + 1 + 0.125 + 0.001 + 4 + 0.002).
-        assert!((durations[12] - 0.08).abs() < 1e-9);
+        assert!((durations[13] - 0.08).abs() < 1e-9);
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub struct ModelSpec {
     pub queue_limit: Option<u32>,
     /// The longest time for which a request waits while the model is loaded from its file. With `None` it is the objective.
     pub max_cold_wait: Option<Duration>,
+    /// True if answers are kept, and given again to requests with the same inputs.
+    pub cache: bool,
     /// The family that the model is a variant of, and its accuracy; none if it is in no family.
     pub variant: Option<VariantOf>,
     /// The ways from what clients have to the inputs, and from the outputs to what they want.
@@ -667,6 +669,7 @@ mod tests {
             min_replicas: MinReplicas::default(),
             queue_limit: None,
             max_cold_wait: None,
+            cache: false,
             variant: None,
             processing: Arc::default(),
         }

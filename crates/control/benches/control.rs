@@ -105,6 +105,7 @@ fn spec(number: usize) -> ModelSpec {
         min_replicas: MinReplicas::default(),
         queue_limit: None,
         max_cold_wait: None,
+        cache: false,
         variant: None,
         processing: std::sync::Arc::default(),
     }

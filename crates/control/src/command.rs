@@ -67,6 +67,8 @@ pub struct ModelSpecChange {
     pub queue_limit: Option<Option<u32>>,
     /// The longest wait for a load from its file; none inside restores the objective.
     pub max_cold_wait: Option<Option<Duration>>,
+    /// True if answers are kept.
+    pub cache: Option<bool>,
     /// The family of all versions; none inside takes the model out of its family.
     pub family: Option<Option<ModelName>>,
     /// The accuracy of the version; that of all versions where they come into a family.

@@ -138,6 +138,7 @@ impl Controller {
         spec.min_replicas = change.min_replicas.unwrap_or(spec.min_replicas);
         spec.queue_limit = change.queue_limit.unwrap_or(spec.queue_limit);
         spec.max_cold_wait = change.max_cold_wait.unwrap_or(spec.max_cold_wait);
+        spec.cache = change.cache.unwrap_or(spec.cache);
         spec.variant = changed_variant(model.spec.variant.clone(), change)?;
         spec.validate()?;
         let specs = self.changed_with(&spec)?;

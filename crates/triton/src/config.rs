@@ -21,14 +21,13 @@ const PLATFORMS: [&str; 3] = ["pytorch_libtorch", "torch_aoti", "pytorch_aoti"];
 const BACKENDS: [&str; 3] = ["pytorch", "torch_aoti", "pytorch_aoti"];
 
 /// The fields that say where and how fast a model shall run, which is decided here for all models together.
-const LEFT_OUT: [(&str, &str); 8] = [
+const LEFT_OUT: [(&str, &str); 7] = [
     (
         "instance_group",
         "how many replicas run, and where, is planned",
     ),
     ("optimization", "workers optimise by themselves"),
     ("model_warmup", "workers warm up by themselves"),
-    ("response_cache", "there is no cache of answers"),
     ("model_operations", "workers load no further libraries"),
     ("metric_tags", "metrics have labels of their own"),
     ("model_metrics", "metrics have labels of their own"),
@@ -175,6 +174,9 @@ pub fn read(text: &str, folder: &str) -> Result<TritonModel, ConfigError> {
         ("outputs", Value::Array(outputs)),
     ];
     registration.extend(entries.map(|(name, value)| (name.to_owned(), value)));
+    if let Some(cache) = config.message("response_cache")? {
+        registration.insert("cache".to_owned(), cache.flag("enable")?.into());
+    }
     Ok(TritonModel {
         registration,
         file_name: file_name(config)?,
@@ -189,7 +191,7 @@ fn line_error(line: usize, problem: String) -> ConfigError {
 
 /// Refuses fields that change answers, and notes those that are left out.
 fn check_fields(config: Message<'_>, notices: &mut Vec<String>) -> Result<(), ConfigError> {
-    const READ: [&str; 11] = [
+    const READ: [&str; 12] = [
         "name",
         "platform",
         "backend",
@@ -201,6 +203,7 @@ fn check_fields(config: Message<'_>, notices: &mut Vec<String>) -> Result<(), Co
         "default_model_filename",
         "parameters",
         "model_transaction_policy",
+        "response_cache",
     ];
     let mut noted: Vec<&str> = Vec::new();
     for field in config.fields() {

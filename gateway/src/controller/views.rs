@@ -92,6 +92,7 @@ impl Task {
             queue_limit: spec.queue_limit,
             max_cold_wait_ms: { spec.max_cold_wait }
                 .map(|wait| u32::try_from(wait.as_millis()).unwrap_or(u32::MAX)),
+            cache: spec.cache,
             family: spec.family().cloned(),
             accuracy: spec.variant.as_ref().map(|variant| variant.accuracy),
             share_pct: controller.share(id),

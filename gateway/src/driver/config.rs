@@ -30,6 +30,8 @@ pub struct DataPlaneConfig {
     /// The most bytes that all requests hold together, from a request's first byte to the last byte of its answer; a request that
     /// would need more is refused.
     pub memory_budget_bytes: u64,
+    /// The most bytes of answers that are kept for requests with the same inputs; 0 keeps none.
+    pub prediction_cache_bytes: u64,
     /// The largest result of one batch that a worker may send, in bytes; at most [`MAX_PAYLOAD`].
     pub result_limit_bytes: u64,
     /// The longest time for which a worker may hold a batch before the gateway gives up on the worker. Longer than the workers'
@@ -53,6 +55,7 @@ impl Default for DataPlaneConfig {
             max_batch_wait: EngineConfig::default().max_batch_wait,
             request_limit: 1 << 16,
             memory_budget_bytes: 1 << 30,
+            prediction_cache_bytes: 64 << 20,
             result_limit_bytes: MAX_PAYLOAD,
             batch_time: Duration::from_secs(15),
             files: PathBuf::new(),

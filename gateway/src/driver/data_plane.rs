@@ -35,6 +35,7 @@ use crate::{
     clock::Clock,
     input_memory::InputMemories,
     memory::MemoryBudget,
+    prediction_cache::PredictionCache,
     telemetry::Telemetry,
     tokenizers::Tokenizers,
     workers::{LinkConfig, Runtimes},
@@ -51,6 +52,7 @@ struct Shared {
     clock: Clock,
     telemetry: Telemetry,
     memory: MemoryBudget,
+    predictions: PredictionCache,
     tokenizers: Tokenizers,
     director: Mutex<Director>,
     drivers: Arc<Drivers>,
@@ -74,7 +76,9 @@ impl DataPlane {
     ) -> io::Result<(Self, mpsc::UnboundedReceiver<LinkChange>)> {
         let clock = Clock::start();
         let memory = MemoryBudget::new(config.memory_budget_bytes);
-        let telemetry = Telemetry::new(clock, memory.clone(), config.telemetry);
+        let predictions = PredictionCache::new(config.prediction_cache_bytes);
+        let kept = (memory.clone(), predictions.clone());
+        let telemetry = Telemetry::new(clock, kept, config.telemetry);
         let (catalog_sender, catalog) = watch::channel(Arc::default());
         let (links_sender, link_changes) = mpsc::unbounded_channel();
         let request_limit = config.request_limit.min(Semaphore::MAX_PERMITS);
@@ -122,6 +126,7 @@ impl DataPlane {
             clock,
             telemetry,
             memory,
+            predictions,
             tokenizers,
             director: Mutex::new(director),
             drivers,
@@ -203,6 +208,11 @@ impl DataPlane {
     /// Returns the tokenizers in memory.
     pub(crate) fn tokenizers(&self) -> &Tokenizers {
         &self.shared.tokenizers
+    }
+
+    /// Returns the kept answers.
+    pub(crate) fn predictions(&self) -> &PredictionCache {
+        &self.shared.predictions
     }
 
     pub(crate) fn memory(&self) -> &MemoryBudget {

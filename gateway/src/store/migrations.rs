@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 21] = migrations![
+const FILES: [(&str, &str, &str); 22] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -37,6 +37,7 @@ const FILES: [(&str, &str, &str); 21] = migrations![
     "0019" "max_cold_wait",
     "0020" "preprocess",
     "0021" "tokenizers",
+    "0022" "prediction_cache",
 ];
 
 /// Brings a database to this version's tables.

@@ -57,7 +57,7 @@ impl Store {
     pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
-             m.priority, m.min_replicas, m.queue_limit, m.max_cold_wait_ms, m.family, m.accuracy_pct, m.processing, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             m.priority, m.min_replicas, m.queue_limit, m.max_cold_wait_ms, m.cache, m.family, m.accuracy_pct, m.processing, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
              FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
         .fetch_all(&self.pool)
@@ -65,7 +65,7 @@ impl Store {
         rows.iter().map(read).collect()
     }
 
-    /// Replaces the SLO, rate, rate mode, priority, least number of replicas, queue limit, family and accuracy of models, all or none.
+    /// Replaces the SLO, rate, rate mode, priority, least number of replicas, queue limit, wait for a load, cache, family and accuracy of models, all or none.
     ///
     /// # Errors
     /// If the database fails.
@@ -139,8 +139,8 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     let program = &spec.program;
     let done = sqlx::query(
         "INSERT INTO models (name, version, artifact, max_batch_size, inputs, outputs, slo_ms, rate_rps, rate_mode, \
-         queue_limit, family, accuracy_pct, priority, min_replicas, max_cold_wait_ms, processing, tokenizer, failure, after_plan, created_ms) \
-         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, NULL, COALESCE(MAX(generation), 0), $18 FROM plans",
+         queue_limit, family, accuracy_pct, priority, min_replicas, max_cold_wait_ms, cache, processing, tokenizer, failure, after_plan, created_ms) \
+         SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, NULL, COALESCE(MAX(generation), 0), $19 FROM plans",
     )
     .bind(program.model.name.to_string())
     .bind(i64::from(program.model.version.get()))
@@ -157,6 +157,7 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(i64::from(u32::from(spec.priority)))
     .bind(i64::from(u32::from(spec.min_replicas)))
     .bind(spec.max_cold_wait.map(whole_millis))
+    .bind(spec.cache)
     .bind(processing(spec))
     .bind(spec.processing.tokenizer().map(|digest| digest.to_string()))
     .bind(unix_ms())
@@ -188,7 +189,7 @@ async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), S
     let model = &spec.program.model;
     sqlx::query(
         "UPDATE models SET slo_ms = $1, rate_rps = $2, rate_mode = $3, queue_limit = $4, family = $5, accuracy_pct = $6, priority = $7, \
-         min_replicas = $8, max_cold_wait_ms = $9 WHERE name = $10 AND version = $11",
+         min_replicas = $8, max_cold_wait_ms = $9, cache = $10 WHERE name = $11 AND version = $12",
     )
     .bind(millis(spec.slo))
     .bind(spec.rate.map(RequestsPerSecond::get))
@@ -199,6 +200,7 @@ async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), S
     .bind(i64::from(u32::from(spec.priority)))
     .bind(i64::from(u32::from(spec.min_replicas)))
     .bind(spec.max_cold_wait.map(whole_millis))
+    .bind(spec.cache)
     .bind(model.name.to_string())
     .bind(i64::from(model.version.get()))
     .execute(&mut **transaction)
@@ -309,6 +311,7 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
                 .map_err(|e| StoreError::unreadable(TABLE, "min_replicas")(e.into()))?,
             queue_limit,
             max_cold_wait: max_cold_wait.map(Duration::from_millis),
+            cache: row.try_get("cache")?,
             variant: read_variant(row)?,
             processing: read_processing(row)?,
         },

@@ -31,7 +31,10 @@ use super::{
     stage_histogram::Buckets,
     tls_metrics::TlsMetrics,
 };
-use crate::{clock::Clock, keys::Keyring, memory::MemoryBudget, serve::Certificate};
+use crate::{
+    clock::Clock, keys::Keyring, memory::MemoryBudget, prediction_cache::PredictionCache,
+    serve::Certificate,
+};
 
 /// The content type of [`Telemetry::metrics_text`].
 pub const METRICS_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -73,7 +76,11 @@ struct Shared {
 
 impl Telemetry {
     /// Creates measurements without models.
-    pub(crate) fn new(clock: Clock, memory: MemoryBudget, config: TelemetryConfig) -> Self {
+    pub(crate) fn new(
+        clock: Clock,
+        (memory, kept): (MemoryBudget, PredictionCache),
+        config: TelemetryConfig,
+    ) -> Self {
         let TelemetryConfig {
             tracer,
             buckets,
@@ -93,6 +100,7 @@ impl Telemetry {
         let weights = ReplicaWeights::default();
         registry.register_collector(Box::new(weights.clone()));
         registry.register_collector(Box::new(memory));
+        registry.register_collector(Box::new(kept));
         let tls = TlsMetrics::default();
         registry.register_collector(Box::new(tls.clone()));
         if let Some(keys) = keys {
@@ -289,11 +297,16 @@ impl Telemetry {
 
 #[cfg(test)]
 mod tests {
+    use packhorse_api::CacheUse;
     use packhorse_cluster::Time;
     use packhorse_serving::{Refusal, RequestOutcome};
 
     use super::*;
-    use crate::telemetry::{LONGEST_WINDOW, RequestCourse};
+    use crate::telemetry::{CountAndTime, LONGEST_WINDOW, RequestCourse};
+
+    fn nothing() -> (MemoryBudget, PredictionCache) {
+        (MemoryBudget::new(0), PredictionCache::new(0))
+    }
 
     fn id(text: &str) -> ModelId {
         text.parse().unwrap()
@@ -302,7 +315,7 @@ mod tests {
     #[test]
     fn a_request_is_counted_once_where_it_ended() {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock, MemoryBudget::new(0), TelemetryConfig::default());
+        let telemetry = Telemetry::new(clock, nothing(), TelemetryConfig::default());
         let model = telemetry.model(&id("m:3"));
         let course = RequestCourse::default();
         let begin = || model.begin_request(clock.now(), Duration::from_secs(10), 1, false);
@@ -344,7 +357,7 @@ mod tests {
     #[test]
     fn a_request_has_its_rows_and_one_that_is_refused_unread_as_many_as_others_have() {
         let clock = Clock::start();
-        let telemetry = Telemetry::new(clock, MemoryBudget::new(0), TelemetryConfig::default());
+        let telemetry = Telemetry::new(clock, nothing(), TelemetryConfig::default());
         let model = telemetry.model(&id("m:1"));
         let identity = || RequestIdentity::new(&HeaderMap::new(), None);
         model.record_refusal(clock.now(), Duration::ZERO, identity(), false, "no memory");
@@ -364,12 +377,38 @@ mod tests {
     }
 
     #[test]
+    fn a_hit_is_answered_and_counts_neither_in_the_planned_rate_nor_in_the_goodput() {
+        let clock = Clock::start();
+        let telemetry = Telemetry::new(clock, nothing(), TelemetryConfig::default());
+        let model = telemetry.model(&id("m:1"));
+        let course = |cache| RequestCourse {
+            cache: Some(cache),
+            ..RequestCourse::default()
+        };
+        let long = Duration::from_secs(10);
+        let miss = model.begin_request(clock.now(), long, 2, false);
+        miss.end(RequestOutcome::Answered, course(CacheUse::Miss));
+        let counts = model.request_counts();
+        let goodput = telemetry.goodput(long).remove(0);
+        for (allowed, outcome) in [
+            (long, RequestOutcome::Answered),
+            (Duration::ZERO, RequestOutcome::Answered),
+            (long, RequestOutcome::Failed),
+        ] {
+            let hit = model.begin_hit(clock.now(), allowed, 3);
+            hit.end(outcome, course(CacheUse::Hit));
+        }
+        assert_eq!(model.request_counts(), counts);
+        assert_eq!(telemetry.goodput(long).remove(0), goodput);
+        assert!(telemetry.missed_requests().is_empty());
+        assert_eq!(model.success().count(), 3);
+        assert_eq!(model.failed().0, 1);
+        assert_eq!(model.cache().map(CountAndTime::count), [3, 1]);
+    }
+
+    #[test]
     fn a_removed_model_takes_its_series_along() {
-        let telemetry = Telemetry::new(
-            Clock::start(),
-            MemoryBudget::new(0),
-            TelemetryConfig::default(),
-        );
+        let telemetry = Telemetry::new(Clock::start(), nothing(), TelemetryConfig::default());
         telemetry.model(&id("gone:1"));
         telemetry.model(&id("stays:1"));
         assert!(!telemetry.metrics_text().contains("stays"), "an idle model");

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use packhorse_api::EndOfRequest;
+use packhorse_api::{CacheUse, EndOfRequest};
 use packhorse_cluster::ModelId;
 use packhorse_control::{MissCause, MissedRequests, RequestStage};
 
@@ -51,8 +51,11 @@ impl MissedCounter {
     }
 }
 
-/// Returns how a request missed its SLO; `None` if it did not.
+/// Returns how a request missed its SLO; `None` if it did not, or if no device had to compute it.
 fn miss_cause(request: &RequestRecord) -> Option<MissCause> {
+    if request.course.cache == Some(CacheUse::Hit) {
+        return None;
+    }
     match end_of(request) {
         EndOfRequest::Late => Some(MissCause::Late),
         EndOfRequest::Refused => Some(MissCause::Refused),

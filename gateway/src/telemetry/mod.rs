@@ -22,6 +22,7 @@ mod model_metrics;
 mod models;
 mod otel;
 mod paused_tenants;
+mod prediction_cache_metrics;
 mod prediction_metrics;
 mod replica_metrics;
 mod replica_weights;

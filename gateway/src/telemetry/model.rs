@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use packhorse_api::ModelGoodput;
+use packhorse_api::{CacheUse, ModelGoodput};
 use packhorse_cluster::{ModelId, Time, VariantOf};
 use packhorse_control::RequestCounts;
 use packhorse_serving::{Refusal, RequestOutcome};
@@ -37,6 +37,8 @@ pub(crate) enum Stage {
     Decode,
     /// The time in which texts became tensors, of a request that had any; a part of that in which it was received.
     Tokenize,
+    /// The time in which a request was looked for in the cache, of a model that has one; a part of that in which it was received.
+    Lookup,
     /// The time from then until the driver took the request from its inbox.
     Inbox,
     /// The time from then until the weights of the model were on the device, of a request that found them elsewhere.
@@ -60,10 +62,11 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    pub(super) const ALL: [(Self, &'static str); 13] = [
+    pub(super) const ALL: [(Self, &'static str); 14] = [
         (Self::Receive, "receive"),
         (Self::Decode, "decode"),
         (Self::Tokenize, "tokenize"),
+        (Self::Lookup, "lookup"),
         (Self::Inbox, "inbox"),
         (Self::Load, "load"),
         (Self::Batch, "batch"),
@@ -154,6 +157,10 @@ pub struct ModelTelemetry {
     pub(super) success: CountAndTime,
     /// The requests without an answer, by [`FAILURE_REASONS`].
     pub(super) failures: [CountAndTime; FAILURE_REASONS.len()],
+    /// The requests that were answered from the cache, with the time of looking for them.
+    pub(super) cache_hits: CountAndTime,
+    /// The requests that were not found there, with the time of looking for them.
+    pub(super) cache_misses: CountAndTime,
     pub(super) queue: CountAndTime,
     pub(super) compute_input: CountAndTime,
     pub(super) compute_infer: CountAndTime,
@@ -224,6 +231,8 @@ impl ModelTelemetry {
             clock,
             success: CountAndTime::default(),
             failures: Default::default(),
+            cache_hits: CountAndTime::default(),
+            cache_misses: CountAndTime::default(),
             queue: CountAndTime::default(),
             compute_input: CountAndTime::default(),
             compute_infer: CountAndTime::default(),
@@ -268,16 +277,40 @@ impl ModelTelemetry {
         if !for_family {
             self.count_arrival(now, receive, rows);
         }
+        let mut meter = self.meter(arrived, receive, time_allowed, rows);
+        meter.for_family = for_family;
+        meter
+    }
+
+    /// Begins a request that the cache answers. No device needs to compute it: it counts neither in the rate that is planned for nor in the goodput.
+    pub(crate) fn begin_hit(
+        self: &Arc<Self>,
+        arrived: Time,
+        time_allowed: Duration,
+        rows: u32,
+    ) -> RequestMeter {
+        let receive = self.clock.now().saturating_since(arrived);
+        self.observe(Stage::Receive, receive);
+        self.meter(arrived, receive, time_allowed, rows)
+    }
+
+    fn meter(
+        self: &Arc<Self>,
+        arrived: Time,
+        receive: Duration,
+        slo: Duration,
+        rows: u32,
+    ) -> RequestMeter {
         RequestMeter {
             model: Arc::clone(self),
             arrived,
-            slo: time_allowed,
+            slo,
             receive,
             rows,
             patience: None,
             identity: None,
             failure: String::new(),
-            for_family,
+            for_family: false,
             ended: false,
         }
     }
@@ -468,8 +501,15 @@ impl ModelTelemetry {
         if course.tokenize != Micros::default() {
             self.observe(Stage::Tokenize, course.tokenize.into());
         }
+        if let Some(cache) = course.cache {
+            let lookup = Duration::from(course.lookup);
+            self.observe(Stage::Lookup, lookup);
+            match cache {
+                CacheUse::Hit => self.cache_hits.add(1, lookup),
+                CacheUse::Miss => self.cache_misses.add(1, lookup),
+            }
+        }
         let latency = now.saturating_since(request.arrived);
-        let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;
         let record = RequestRecord {
             model: self.number,
             arrived: request.arrived,
@@ -509,6 +549,21 @@ impl ModelTelemetry {
         if let Some(reason) = failure {
             self.failures[reason].add(1, latency);
         }
+        if course.cache != Some(CacheUse::Hit) {
+            self.record_service(request, outcome, latency, now);
+        }
+        latency
+    }
+
+    /// Records how a request was served that a device had to compute.
+    fn record_service(
+        &self,
+        request: &RequestMeter,
+        outcome: RequestOutcome,
+        latency: Duration,
+        now: Time,
+    ) {
+        let in_time = outcome == RequestOutcome::Answered && latency <= request.slo;
         let missed = match outcome {
             RequestOutcome::Answered if in_time => None,
             RequestOutcome::Answered => Some(0),
@@ -539,7 +594,6 @@ impl ModelTelemetry {
             }
             RequestOutcome::Cancelled => {}
         });
-        latency
     }
 
     /// Returns the goodput of the last `window`.
@@ -577,6 +631,11 @@ impl ModelTelemetry {
     pub fn failed(&self) -> (u64, u64) {
         let sum = |part: fn(&CountAndTime) -> u64| self.failures.iter().map(part).sum();
         (sum(CountAndTime::count), sum(CountAndTime::nanos))
+    }
+
+    /// Returns the requests that the cache answered, and those that were not found there, with the times of looking for them.
+    pub fn cache(&self) -> [&CountAndTime; 2] {
+        [&self.cache_hits, &self.cache_misses]
     }
 
     /// Returns the requests' times in the queue.

@@ -33,7 +33,7 @@ fn micros(time: &CountAndTime) -> u64 {
 type ReadCounter = fn(&ModelTelemetry) -> u64;
 
 /// The counters with one sample per model, in the order in which they are written.
-const COUNTERS: [(&str, &str, ReadCounter); 13] = [
+const COUNTERS: [(&str, &str, ReadCounter); 17] = [
     (
         "nv_inference_request_success",
         "Requests that were answered.",
@@ -73,8 +73,28 @@ const COUNTERS: [(&str, &str, ReadCounter); 13] = [
         |m| micros(&m.compute_output),
     ),
     (
+        "nv_cache_num_hits_per_model",
+        "Requests that were answered from the cache of predictions.",
+        |m| m.cache_hits.count(),
+    ),
+    (
+        "nv_cache_num_misses_per_model",
+        "Requests that were looked for in the cache of predictions and not found.",
+        |m| m.cache_misses.count(),
+    ),
+    (
+        "nv_cache_hit_duration_per_model",
+        "Total time of looking for what was found in the cache, in microseconds.",
+        |m| micros(&m.cache_hits),
+    ),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Total time of looking for what was not found in the cache, in microseconds.",
+        |m| micros(&m.cache_misses),
+    ),
+    (
         "packhorse_slo_met_total",
-        "Requests that were answered within their model's SLO.",
+        "Requests that were computed and answered within their model's SLO.",
         |m| m.slo_met.load(Relaxed),
     ),
     (
@@ -177,7 +197,7 @@ impl Collector for Models {
         )?;
         let mut metric = encoder.encode_descriptor(
             "packhorse_stage_duration_seconds",
-            "Time of each stage in seconds; receive, decode, tokenize, inbox, batch and queue are observed per request, the others per batch.",
+            "Time of each stage in seconds; receive, decode, tokenize, lookup, inbox, batch and queue are observed per request, the others per batch.",
             None,
             MetricType::Histogram,
         )?;

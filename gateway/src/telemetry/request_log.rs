@@ -1,4 +1,4 @@
-//! The requests and batches that ended lately, in one ring of 16 MiB: for the question where the time of a single request went. The texts of
+//! The requests and batches that ended lately, in one ring of 17 MiB: for the question where the time of a single request went. The texts of
 //! requests are in a ring of their own.
 //!
 //! A record has a fixed size, so that recording allocates nothing: it takes a lock and copies one record. Memory is used as the ring fills
@@ -10,13 +10,14 @@ use std::{
     time::Duration,
 };
 
+use packhorse_api::CacheUse;
 use packhorse_cluster::{DeviceId, ModelId, ReplicaId, Time};
 use packhorse_serving::RequestOutcome;
 
 use super::request_texts::{RequestTexts, TextPlace, TextRing};
 
 /// The size of the ring, in bytes.
-const RING_BYTES: usize = 16 << 20;
+const RING_BYTES: usize = 17 << 20;
 /// The number of records of the ring: at 1000 requests per second the last two minutes.
 const CAPACITY: usize = RING_BYTES / size_of::<Record>();
 // A record that grows must not shorten the memory unnoticed.
@@ -94,6 +95,10 @@ pub(crate) struct RequestCourse {
     pub(crate) decode: Micros,
     /// The time in which its texts became tensors, a part of that in which it was received.
     pub(crate) tokenize: Micros,
+    /// What the cache had for it; none if it was not looked for there.
+    pub(crate) cache: Option<CacheUse>,
+    /// The time in which it was looked for, a part of that in which it was received.
+    pub(crate) lookup: Micros,
     /// The time in the driver's inbox.
     pub(crate) inbox: Micros,
     /// The time from then until the weights of the model were on the device.

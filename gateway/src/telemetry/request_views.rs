@@ -125,6 +125,7 @@ fn view(
         latency_ms: request.latency.as_ms(),
         slo_ms: request.slo.as_ms(),
         rows: request.rows,
+        cache: request.course.cache,
         stages_ms,
         batch: request.course.batch.map(|batch| batch_view(batch, names)),
     }
@@ -133,10 +134,13 @@ fn view(
 /// Returns the parts of a request's latency.
 pub(crate) fn stages_view(receive_ms: f64, course: &RequestCourse) -> RequestStages {
     let stages = &course.stages;
+    let [decode, tokenize, lookup] = [course.decode, course.tokenize, course.lookup];
+    let [decode, tokenize, lookup] = [decode, tokenize, lookup].map(|time| time.as_ms());
     RequestStages {
-        receive: (receive_ms - course.decode.as_ms() - course.tokenize.as_ms()).max(0.0),
-        decode: course.decode.as_ms(),
-        tokenize: course.tokenize.as_ms(),
+        receive: (receive_ms - decode - tokenize - lookup).max(0.0),
+        decode,
+        tokenize,
+        lookup,
         load: course.load.as_ms(),
         batch: course.batch_wait.as_ms(),
         queue: course.queue.as_ms(),

@@ -166,6 +166,7 @@ fn spec(id: &str, artifact: u8, rps: f64) -> ModelSpec {
         min_replicas: MinReplicas::default(),
         queue_limit: None,
         max_cold_wait: None,
+        cache: false,
         variant: None,
         processing: std::sync::Arc::default(),
     }

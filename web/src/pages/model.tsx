@@ -486,6 +486,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
   const [priority, setPriority] = useState(String(model.priority ?? DEFAULT_PRIORITY));
   const [minReplicas, setMinReplicas] = useState(String(model.min_replicas ?? DEFAULT_MIN_REPLICAS));
   const [accuracy, setAccuracy] = useState(String(model.accuracy ?? ""));
+  const [cache, setCache] = useState(model.cache ?? false);
   const [limit, setLimit] = useState(model.queue_limit ? String(model.queue_limit) : "");
   const [asked, setAsked] = useState<{ body: string; consequences: Consequences } | null>(null);
   const change = useAction(async () => {
@@ -497,6 +498,7 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
     if (Number(minReplicas) !== (model.min_replicas ?? DEFAULT_MIN_REPLICAS)) body.min_replicas = Number(minReplicas);
     if (model.family && Number(accuracy) !== model.accuracy) body.accuracy = Number(accuracy);
     if (limit !== (model.queue_limit ? String(model.queue_limit) : "")) body.queue_limit = limit === "" ? null : Number(limit);
+    if (cache !== (model.cache ?? false)) body.cache = cache;
     const path = `/v1/models/${encodeURIComponent(model.name)}?version=${model.version}`;
     // The second time for the same change is the answer to what the first one has shown.
     if (asked?.body !== JSON.stringify(body)) {
@@ -528,6 +530,14 @@ function Change({ model, onClose }: { model: ModelView; onClose: () => void }) {
             <NumberField label="Devices at least" hint={MIN_REPLICAS_HINT} value={minReplicas} min={1} max={16} step={1} onChange={setMinReplicas} />
             <Field label="Queue limit (requests)" hint="empty: the gateway's default">
               {(id) => <input id={id} type="number" min={1} max={1000000} step={1} value={limit} onChange={(event) => setLimit(event.target.value)} />}
+            </Field>
+            <Field label="Cache of predictions" hint="for a model that answers the same inputs always alike">
+              {(id) => (
+                <select id={id} value={cache ? "on" : "off"} onChange={(event) => setCache(event.target.value === "on")}>
+                  <option value="off">off</option>
+                  <option value="on">on</option>
+                </select>
+              )}
             </Field>
           </div>
           {model.family && (

@@ -28,6 +28,15 @@ pub(super) fn parse_percent(text: &str) -> Result<Percent, String> {
     Percent::new(percent).map_err(|e| e.to_string())
 }
 
+/// Parses `on` or `off`.
+pub(super) fn parse_on_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("expected on or off".to_owned()),
+    }
+}
+
 /// Parses a duration with its unit: `500ms`, `10s`, `2m`, `1h` or `30d`.
 pub(super) fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
-use packhorse_api::{EndOfRequest, RequestFilter, RequestView};
+use packhorse_api::{CacheUse, EndOfRequest, RequestFilter, RequestView};
 
 use packhorse_client::ListedRequests;
 use packhorse_terminal::{
@@ -197,6 +197,7 @@ fn print_whole(request: &RequestView) -> anyhow::Result<()> {
         ("receive", stages.receive),
         ("decode", stages.decode),
         ("tokenize", stages.tokenize),
+        ("lookup", stages.lookup),
         ("load", stages.load),
         ("batch", stages.batch),
         ("queue", stages.queue),
@@ -214,7 +215,11 @@ fn print_whole(request: &RequestView) -> anyhow::Result<()> {
         output::print_line(format!("  ms        {}", spent.join(", ")))?;
     }
     let Some(batch) = &request.batch else {
-        return Ok(output::print_line("  batch     none was sent with it")?);
+        let none = match request.cache {
+            Some(CacheUse::Hit) => "  batch     none: the cache had its answer",
+            _ => "  batch     none was sent with it",
+        };
+        return Ok(output::print_line(none)?);
     };
     let device = batch.device.as_ref();
     let device = device.map_or_else(String::new, |device| format!(" on {device}"));

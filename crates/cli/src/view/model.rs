@@ -142,6 +142,12 @@ fn print_text(model: &ModelView) -> anyhow::Result<()> {
     if let Some(wait) = model.max_cold_wait_ms {
         table.add_row(["cold", &format!("a request waits {wait} ms for the load")]);
     }
+    if model.cache {
+        table.add_row([
+            "cache",
+            "answers are kept for requests with the same inputs",
+        ]);
+    }
     table.add_row([
         "artifact",
         &format!("{} ({} bytes)", model.artifact, model.artifact_bytes),

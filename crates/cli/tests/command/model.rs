@@ -122,6 +122,7 @@ async fn flags_win_over_the_specification() {
     expected["rate"] = json!("measured");
     expected["queue_limit"] = json!(64);
     expected["max_cold_wait_ms"] = json!(900);
+    expected["cache"] = json!(true);
     expected["family"] = json!("f");
     expected["accuracy"] = json!(81.5);
     expected["artifact_path"] = json!("/models/m.pt");
@@ -150,6 +151,8 @@ async fn flags_win_over_the_specification() {
         "64",
         "--max-cold-wait-ms",
         "900",
+        "--cache",
+        "on",
         "--family",
         "f",
         "--accuracy",
@@ -337,6 +340,8 @@ async fn show_update_and_remove_name_the_version_they_mean() {
             &["--max-cold-wait-ms", "default"],
             json!({"max_cold_wait_ms": null}),
         ),
+        (&["--cache", "on"], json!({"cache": true})),
+        (&["--cache", "off"], json!({"cache": false})),
     ] {
         admin("PATCH", "/v1/models/m")
             .and(body_json(change))

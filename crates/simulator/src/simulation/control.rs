@@ -248,6 +248,7 @@ pub(super) fn model_spec(
         min_replicas: model.min_replicas,
         queue_limit: None,
         max_cold_wait: None,
+        cache: false,
         variant: variant_of(scenario, &model.id),
         processing: std::sync::Arc::default(),
     }

@@ -146,6 +146,25 @@ fn a_reshape_that_changes_nothing_is_taken() {
 }
 
 #[test]
+fn a_response_cache_is_the_models_cache() {
+    for (line, cache) in [
+        ("response_cache { enable: true }", json!(true)),
+        ("response_cache { enable: false }", json!(false)),
+        ("", Value::Null),
+    ] {
+        let model = read(&with(line), "m").unwrap();
+        let registered = model.registration.get("cache").cloned();
+        assert_eq!(registered.unwrap_or_default(), cache, "{line}");
+        assert!(!model.notices.iter().any(|notice| notice.contains("cache")));
+    }
+    let wrong = refusal(&with("response_cache { enable: perhaps }"));
+    assert!(
+        wrong.contains("response_cache.enable: expected true or false"),
+        "{wrong}"
+    );
+}
+
+#[test]
 fn what_is_not_served_is_refused_by_name_and_line() {
     for (line, expected) in [
         (

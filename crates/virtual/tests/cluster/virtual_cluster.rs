@@ -340,6 +340,7 @@ pub(crate) fn spec(model: &str, rate: f64) -> ModelSpec {
         rate_mode: RateMode::Max,
         queue_limit: None,
         max_cold_wait: None,
+        cache: false,
         variant: None,
         processing: std::sync::Arc::default(),
         priority: Priority::default(),

@@ -222,6 +222,7 @@ pub(super) async fn change(
         min_replicas: change.min_replicas,
         queue_limit: change.queue_limit,
         max_cold_wait: change.max_cold_wait_ms.map(|wait| wait.map(from_ms)),
+        cache: change.cache,
         family: change.family,
         accuracy: change.accuracy,
     };
@@ -388,6 +389,7 @@ fn parse_registration(
         min_replicas: registration.min_replicas.unwrap_or_default(),
         queue_limit: registration.queue_limit,
         max_cold_wait: registration.max_cold_wait_ms.map(from_ms),
+        cache: registration.cache,
         variant: variant(registration.family, registration.accuracy)?,
         processing: Arc::new(Processing {
             preprocess: registration.preprocess,

@@ -40,7 +40,7 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(10);
 const TRACE_PIECES: usize = 4;
 /// The time for which a client may read nothing of a trace before it is given up.
 const TRACE_PAUSE: Duration = Duration::from_secs(30);
-/// The largest number of traces that are written at once: each copies up to 16 MiB.
+/// The largest number of traces that are written at once: each copies up to 17 MiB.
 pub(crate) const MAX_TRACES: usize = 2;
 
 /// The requests to list.
@@ -92,7 +92,7 @@ pub(super) struct TracedTime {
 
 /// Returns requests that ended lately, the newest first.
 ///
-/// The gateway remembers 16 MiB of requests and batches, the last 150,000 of them, until it stops, and 24 MiB of their ids, keys and exceptions.
+/// The gateway remembers 17 MiB of requests and batches, the last 120,000 of them, until it stops, and 24 MiB of their ids, keys and exceptions.
 #[utoipa::path(
     get, path = "/v1/requests", tag = "requests", security(("admin" = [])),
     params(ListedRequests),

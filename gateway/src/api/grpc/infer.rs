@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue},
     response::{IntoResponse as _, Response},
 };
-use packhorse_api::{MODEL_HEADER, SERVER_TIMING_HEADER, STAGES_HEADER};
+use packhorse_api::{CACHE_HEADER, MODEL_HEADER, SERVER_TIMING_HEADER, STAGES_HEADER};
 
 use super::{
     caller::Caller,
@@ -54,6 +54,9 @@ pub(super) async fn model_infer(State(grpc): State<Grpc>, request: Request) -> R
             }
             if let Some(variant) = &answered.variant {
                 insert(headers, MODEL_HEADER, variant);
+            }
+            if let Some(cache) = answered.cache {
+                insert(headers, CACHE_HEADER, cache.name());
             }
             response
         }

@@ -6,6 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::http::{Extensions, StatusCode};
+use packhorse_api::CacheUse;
 use packhorse_cluster::Time;
 use packhorse_grpc::{Prefix, messages::inference::ModelInferRequest, wants_final_mark};
 use packhorse_protocol::ByteRope;
@@ -71,6 +72,8 @@ pub(super) struct Answered {
     pub(super) timing: String,
     /// The model that answered, if a family was requested.
     pub(super) variant: Option<String>,
+    /// What the cache had; none if the model has none.
+    pub(super) cache: Option<CacheUse>,
 }
 
 impl Turn {
@@ -334,6 +337,7 @@ impl Turn {
             is_compressed,
             timing: timing(&course, &times).to_string(),
             variant,
+            cache: course.cache,
         })
     }
 

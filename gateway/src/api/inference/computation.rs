@@ -25,6 +25,7 @@ use super::{
     classes,
     error::InferenceError,
     model_path::ModelPath,
+    predictions::{Lookup, Unkept},
     raw_inputs::{RawInputTimes, has_raw_inputs, make_tensors},
     shared_memory::{SharedMemoryError, TenantRegions},
     state::Inference,
@@ -178,6 +179,9 @@ pub(in crate::api) struct Computed {
 /// What counts a request when its answer is written.
 pub(in crate::api) struct Ending {
     meter: RequestMeter,
+    /// What is kept of the answer for requests with the same inputs.
+    unkept: Option<Unkept>,
+    clock: Clock,
     /// The model that answered.
     pub(in crate::api) model: Arc<ServedModel>,
     /// The SLO of the requested model.
@@ -194,7 +198,12 @@ impl Ending {
     ) -> Result<(T, EndedRequest), InferenceError> {
         let (meter, course) = (self.meter, self.course);
         match written {
-            Ok(written) => Ok((written, meter.end(RequestOutcome::Answered, course))),
+            Ok(written) => {
+                if let Some(unkept) = self.unkept {
+                    unkept.keep(self.clock.now());
+                }
+                Ok((written, meter.end(RequestOutcome::Answered, course)))
+            }
             Err(error) => {
                 let meter = meter.failed_with(error.message().to_owned());
                 meter.end(RequestOutcome::Failed, course);
@@ -204,7 +213,17 @@ impl Ending {
     }
 }
 
-/// Has the engine answer a request. Its client waits for `patience` at most, counted from the arrival; none for as long as the request says.
+/// An answer of the engine or of the cache.
+struct Answered {
+    meter: RequestMeter,
+    model: Arc<ServedModel>,
+    outputs: Vec<OutputRows>,
+    course: RequestCourse,
+    unkept: Option<Unkept>,
+}
+
+/// Has the engine answer a request, unless the cache has its answer. Its client waits for `patience` at most, counted from the arrival; none for as long as the
+/// request says.
 pub(in crate::api) async fn compute(
     inference: &Inference,
     arrival: &Arrival<'_>,
@@ -229,7 +248,6 @@ pub(in crate::api) async fn compute(
         rows,
     } = request;
     let slo = requested.model.spec.slo;
-    let telemetry = &requested.last().telemetry;
     // Who says how long a request may take waits no longer.
     let cold_wait = match timeout {
         Some(timeout) => timeout.min(ModelSpec::MAX_SLO),
@@ -237,42 +255,62 @@ pub(in crate::api) async fn compute(
     };
     let time_allowed = timeout.map_or(slo, |timeout| timeout.min(ModelSpec::MAX_SLO));
     let time_allowed = patience.map_or(time_allowed, |patience| patience.min(time_allowed));
-    let meter = telemetry.begin_request(arrival.at, time_allowed, rows, requested.family.is_some());
-    let meter = meter.identified(arrival.identity.clone());
-    let meter = meter.waited_for(patience);
-    let submission = Submission {
-        requested: requested.clone(),
-        tenant: arrival.tenant,
-        tenant_name: tenant_name_of(arrival.extensions),
-        inputs: hold_inputs(inputs, &mut memory),
-        rows,
-        priority,
-        deadline: arrival.at + time_allowed,
-        load_by: arrival.at + patience.map_or(cold_wait, |patience| patience.min(cold_wait)),
+    let deadline = arrival.at + time_allowed;
+    let (tenant, model) = (arrival.tenant, &requested.model);
+    let lookup = Lookup::new(inference, tenant, model, &inputs, deadline).await;
+    let course = raw_inputs.before(RequestCourse {
+        cache: lookup.cache(),
+        lookup: lookup.time.into(),
+        ..RequestCourse::default()
+    });
+    let identified = |meter: RequestMeter| {
+        let meter = meter.identified(arrival.identity.clone());
+        meter.waited_for(patience)
     };
-    let answered = match inference.data_plane.submit(submission).await {
-        Ok(answered) => answered,
-        Err(unanswered) => {
-            let meter = match &unanswered.model {
-                Some(model) => meter.counted_with(&model.telemetry),
-                None => meter,
-            };
-            let failure = unanswered.failure.as_ref().map(ToString::to_string);
-            let meter = meter.failed_with(failure.unwrap_or_default());
-            meter.end(unanswered.outcome, raw_inputs.before(unanswered.course));
-            return Err(unanswered.into());
+    let inputs = hold_inputs(inputs, &mut memory);
+    let answered = if let Some(outputs) = lookup.outputs() {
+        drop(inputs);
+        let model = Arc::clone(model);
+        let meter = model.telemetry.begin_hit(arrival.at, time_allowed, rows);
+        Answered {
+            meter: identified(meter),
+            model,
+            outputs,
+            course,
+            unkept: None,
         }
+    } else {
+        let telemetry = &requested.last().telemetry;
+        let for_family = requested.family.is_some();
+        let meter = telemetry.begin_request(arrival.at, time_allowed, rows, for_family);
+        let submission = Submission {
+            requested: requested.clone(),
+            tenant,
+            tenant_name: tenant_name_of(arrival.extensions),
+            inputs,
+            rows,
+            priority,
+            deadline,
+            load_by: arrival.at + patience.map_or(cold_wait, |patience| patience.min(cold_wait)),
+        };
+        let mut answered = submit(inference, submission, identified(meter), course).await?;
+        let (model, outputs) = (&answered.model, &answered.outputs);
+        answered.unkept = lookup.unkept(inference, tenant, model, outputs).await;
+        answered
     };
+    let model = answered.model;
     let ending = Ending {
-        meter: meter.counted_with(&answered.model.telemetry),
-        model: Arc::clone(&answered.model),
+        meter: answered.meter,
+        unkept: answered.unkept,
+        clock: inference.data_plane.clock(),
+        model: Arc::clone(&model),
         slo,
-        course: raw_inputs.before(answered.course),
+        course: answered.course,
     };
-    let books = || ending.model.memory.tenant(arrival.tenant);
+    let books = || ending.model.memory.tenant(tenant);
     let answer = Answer {
         answered: charged(answered.outputs, books),
-        model: answered.model,
+        model,
         family: requested.family.clone(),
         id,
         requested: outputs,
@@ -284,6 +322,41 @@ pub(in crate::api) async fn compute(
         memory,
         ending,
     })
+}
+
+/// Has the engine answer a request, whose course so far is `before`.
+async fn submit(
+    inference: &Inference,
+    submission: Submission,
+    meter: RequestMeter,
+    before: RequestCourse,
+) -> Result<Answered, InferenceError> {
+    let whole = |course| RequestCourse {
+        decode: before.decode,
+        tokenize: before.tokenize,
+        cache: before.cache,
+        lookup: before.lookup,
+        ..course
+    };
+    match inference.data_plane.submit(submission).await {
+        Ok(answered) => Ok(Answered {
+            meter: meter.counted_with(&answered.model.telemetry),
+            model: answered.model,
+            outputs: answered.outputs,
+            course: whole(answered.course),
+            unkept: None,
+        }),
+        Err(unanswered) => {
+            let meter = match &unanswered.model {
+                Some(model) => meter.counted_with(&model.telemetry),
+                None => meter,
+            };
+            let failure = unanswered.failure.as_ref().map(ToString::to_string);
+            let meter = meter.failed_with(failure.unwrap_or_default());
+            meter.end(unanswered.outcome, whole(unanswered.course));
+            Err(unanswered.into())
+        }
+    }
 }
 
 /// Returns the durations of a request's stages.

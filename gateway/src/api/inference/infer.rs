@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use memchr::memmem;
-use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER};
+use packhorse_api::{CACHE_HEADER, ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER};
 use packhorse_cluster::{ModelName, ModelVersion, Program, TensorSpec, Time};
 use packhorse_protocol::{
     ByteRope, Form, InferRequest, InferResponse, Limits, Message, RequestMessage, json_list_bound,
@@ -53,6 +53,7 @@ use crate::{
 /// A body of `Content-Type: image/...` is a picture, which becomes the only input of a model whose registration declares how (`preprocess`).
 /// It is answered the best classes (`postprocess`).
 /// The answer has the forms that the request asks for.
+/// Of a model with a cache it says in its header `x-packhorse-cache` whether it is that of an earlier request (`hit`) or not (`miss`).
 /// With a header `x-packhorse-stages` in the request, it has the durations of the request's stages in its header `Server-Timing`, in milliseconds.
 #[utoipa::path(
     post, path = "/v2/models/{model}/infer", tag = "inference",
@@ -116,6 +117,10 @@ pub(super) async fn infer(
             }
             if let Some(Ok(value)) = variant {
                 response.headers_mut().insert(MODEL_HEADER, value);
+            }
+            if let Some(cache) = answered.course.cache {
+                let value = HeaderValue::from_static(cache.name());
+                response.headers_mut().insert(CACHE_HEADER, value);
             }
             // Only answers are compressed: one widespread client advertises gzip but cannot read compressed metadata or errors.
             compress(&parts.headers, response).await

@@ -17,6 +17,7 @@ pub(in crate::api) mod model;
 pub(in crate::api) mod model_path;
 pub(in crate::api) mod pictures;
 mod platforms;
+mod predictions;
 mod raw_inputs;
 mod raw_rows;
 mod respond;

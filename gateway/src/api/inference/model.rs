@@ -168,6 +168,7 @@ fn statistics(model: &ServedModel) -> ModelStatistics {
         count: time.count(),
         ns: time.nanos(),
     };
+    let [hits, misses] = measured.cache();
     let [compute_input, compute_infer, compute_output] = measured.compute();
     let (failed, failed_ns) = measured.failed();
     ModelStatistics {
@@ -186,8 +187,8 @@ fn statistics(model: &ServedModel) -> ModelStatistics {
             compute_input: duration(compute_input),
             compute_infer: duration(compute_infer),
             compute_output: duration(compute_output),
-            cache_hit: DurationStatistics::default(),
-            cache_miss: DurationStatistics::default(),
+            cache_hit: duration(hits),
+            cache_miss: duration(misses),
         },
         batch_stats: Vec::new(),
     }

@@ -1,11 +1,12 @@
 //! The spans of a request and of its batch, made from the request's record.
 //!
-//! A request's trace is the span `infer` with the parts `read`, `inbox`, `load` where its model's weights were elsewhere, `queue`, `in_batch` and `answer`. Its batch is a trace of its own,
+//! A request's trace is the span `infer` with the parts `read`, `lookup` where its model has a cache, `inbox`, `load` where its model's weights were elsewhere, `queue`, `in_batch` and `answer`. Its batch is a trace of its own,
 //! the span `batch` with the parts `network`, `worker_queue`, `copy_in`, `compute`, `copy_out` and `network`; every request of the batch
 //! links to it.
 
 use std::{collections::BTreeMap, time::Duration};
 
+use packhorse_api::CacheUse;
 use packhorse_cluster::{ModelId, Time};
 use packhorse_serving::RequestOutcome;
 
@@ -59,6 +60,11 @@ impl SpanMaker {
             attribute("request.outcome", end_of(record).name()),
             attribute("request.slo_ms", record.slo.as_ms()),
         ]);
+        if let Some(cache) = course.cache {
+            infer
+                .attributes
+                .push(attribute("request.cache", cache.name()));
+        }
         if record.outcome != RequestOutcome::Answered {
             infer.status = Some(Status {
                 message: reason_of(record).unwrap_or_default(),
@@ -66,7 +72,11 @@ impl SpanMaker {
             });
         }
         let mut parts = Parts::new(self.clock, context.ids, record.arrived, end);
-        let made = [("decode", course.decode), ("tokenize", course.tokenize)];
+        let made = [
+            ("decode", course.decode),
+            ("tokenize", course.tokenize),
+            ("lookup", course.lookup),
+        ];
         let made = made.map(|(name, time)| (name, Duration::from(time)));
         let receive: Duration = record.receive.into();
         let read = receive.saturating_sub(made.iter().map(|(_, time)| *time).sum());
@@ -95,6 +105,7 @@ impl SpanMaker {
                     self.add_batch(ids, dispatched, batch, &course.stages, model, names, spans);
                 }
             }
+            None if course.cache == Some(CacheUse::Hit) => parts.push_rest("answer"),
             // It was refused or expired in the queue, or its end was that of its client.
             None if record.latency > record.receive => {
                 parts.push("inbox", course.inbox.into());

@@ -376,6 +376,32 @@ async fn a_wait_for_a_load_is_shown_changed_given_up_and_there_after_a_restart()
 }
 
 #[tokio::test]
+async fn a_cache_is_off_until_it_is_switched_on_and_there_after_a_restart() {
+    let gateway = Gateway::start().await;
+    assert_eq!(gateway.register("m").await["cache"], false);
+    let mut cached = registration("n", gateway.upload(b"a file").await);
+    cached["cache"] = json!(true);
+    let view = gateway.post("/v1/models", &cached).await.ok(201);
+    assert_eq!(view["cache"], true);
+    for (change, expected) in [
+        (json!({"cache": true}), true),
+        (json!({"slo_ms": 150}), true),
+        (json!({"cache": false}), false),
+        (json!({"cache": true}), true),
+    ] {
+        let view = gateway.patch("/v1/models/m", &change).await.ok(200);
+        assert_eq!(view["cache"], expected, "{change}");
+    }
+    let wrong = gateway.patch("/v1/models/m", &json!({"cache": "on"})).await;
+    assert!(wrong.error(400).starts_with("cache: "), "{}", wrong.text());
+    let gateway = gateway.restarted().await;
+    for model in ["m", "n"] {
+        let view = gateway.get(&format!("/v1/models/{model}")).await.ok(200);
+        assert_eq!(view["cache"], true);
+    }
+}
+
+#[tokio::test]
 async fn a_rate_mode_is_max_until_it_is_changed_and_there_after_a_restart() {
     let gateway = Gateway::start().await;
     assert_eq!(gateway.register("m").await["rate"], "max");

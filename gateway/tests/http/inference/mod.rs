@@ -12,6 +12,7 @@ mod metadata;
 mod overload;
 mod pictures;
 mod platforms;
+mod prediction_cache;
 mod shared_memory;
 mod shutdown;
 mod telemetry;

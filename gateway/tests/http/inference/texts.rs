@@ -113,6 +113,30 @@ async fn a_text_of_a_request_becomes_the_tokens_of_its_model() {
 }
 
 #[tokio::test]
+async fn a_call_is_a_hit_if_the_cache_has_all_of_its_texts() {
+    let (mut gateway, _folder) = gateway().await;
+    let mut spec = ends_model(&format!("sha256:{}", "5".repeat(64)));
+    spec.cache = true;
+    gateway.add_model(spec);
+    gateway.settled().await;
+    let ask = async |path: &str, call: Value| {
+        let answer = post(&gateway, path, &call).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let cache = &answer.headers["x-packhorse-cache"];
+        (cache.to_str().unwrap().to_owned(), answer.json())
+    };
+    let call = json!({"model": "ends", "input": ["the dog", "a cat"]});
+    let (cache, first) = ask("/v1/embeddings", call.clone()).await;
+    assert_eq!(cache, "miss");
+    assert_eq!(ask("/v1/embeddings", call).await, ("hit".to_owned(), first));
+    // The same batch of texts.
+    let call = json!({"inputs": ["the dog", "a cat"]});
+    assert_eq!(ask("/tei/ends/embed", call).await.0, "hit");
+    let call = json!({"model": "ends", "input": ["the dog", "a bird"]});
+    assert_eq!(ask("/v1/embeddings", call).await.0, "miss");
+}
+
+#[tokio::test]
 async fn a_call_of_many_texts_is_answered_in_their_order() {
     let (gateway, _folder) = gateway().await;
     let texts: Vec<String> = (0..40).map(|i| "the ".repeat(1 + i * 7 % 20)).collect();

@@ -119,6 +119,7 @@ pub(crate) fn model(
         min_replicas: MinReplicas::default(),
         queue_limit: None,
         max_cold_wait: None,
+        cache: false,
         variant: None,
         processing: std::sync::Arc::default(),
     };

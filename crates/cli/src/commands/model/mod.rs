@@ -21,7 +21,7 @@ use packhorse_terminal::{context::Context, output};
 
 use self::{init::InitArgs, register::RegisterArgs};
 use super::{
-    arguments::{parse_percent, parse_rate},
+    arguments::{parse_on_off, parse_percent, parse_rate},
     consent::ConsentArgs,
 };
 use crate::view;
@@ -83,7 +83,7 @@ pub(crate) struct ModelRef {
 }
 
 #[derive(clap::Args)]
-#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "priority", "min_replicas", "queue_limit", "max_cold_wait_ms", "family", "no_family", "accuracy"])]
+#[group(id = "change", required = true, multiple = true, args = ["slo_ms", "rate_rps", "rate_mode", "priority", "min_replicas", "queue_limit", "max_cold_wait_ms", "cache", "family", "no_family", "accuracy"])]
 pub(crate) struct UpdateArgs {
     #[command(flatten)]
     model: ModelRef,
@@ -108,6 +108,9 @@ pub(crate) struct UpdateArgs {
     /// Longest wait of a request while the model is loaded from its file, in milliseconds, at most 60000; `default` is the SLO
     #[arg(long, value_name = "MS|default", value_parser = parse_cold_wait)]
     max_cold_wait_ms: Option<ColdWait>,
+    /// Keep answers for requests of the same client with the same inputs: on or off
+    #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
+    cache: Option<bool>,
     /// Family that the model is a variant of
     #[arg(long, value_name = "FAMILY")]
     family: Option<ModelName>,
@@ -188,6 +191,7 @@ impl UpdateArgs {
             min_replicas: self.min_replicas,
             queue_limit: self.queue_limit.map(|QueueLimit(limit)| limit),
             max_cold_wait_ms: self.max_cold_wait_ms.map(|ColdWait(wait)| wait),
+            cache: self.cache,
             family: self.family.map(Some).or(self.no_family.then_some(None)),
             accuracy: self.accuracy,
             ..ModelChange::default()

@@ -31,7 +31,7 @@ use super::{
 };
 use crate::{
     commands::{
-        arguments::{parse_percent, parse_rate},
+        arguments::{parse_on_off, parse_percent, parse_rate},
         consent::ConsentArgs,
     },
     view::model::{print_changed, profiling_text},
@@ -99,6 +99,9 @@ pub(crate) struct RegisterArgs {
     /// Longest wait of a request while the model is loaded from its file, in milliseconds, at most 60000; replaces that of SPEC.json [default: the SLO]
     #[arg(long, value_name = "MS")]
     max_cold_wait_ms: Option<u32>,
+    /// Keep answers for requests of the same client with the same inputs: on or off; replaces that of SPEC.json [default: off]
+    #[arg(long, value_name = "on|off", value_parser = parse_on_off)]
+    cache: Option<bool>,
     /// Family that the model is a variant of: the name under which the most accurate variant that can be in time answers; replaces that of SPEC.json
     #[arg(long, value_name = "FAMILY")]
     family: Option<ModelName>,
@@ -272,6 +275,9 @@ impl RegisterArgs {
         }
         if let Some(wait) = self.max_cold_wait_ms {
             spec.insert("max_cold_wait_ms".to_owned(), wait.into());
+        }
+        if let Some(cache) = self.cache {
+            spec.insert("cache".to_owned(), cache.into());
         }
         if let Some(family) = &self.family {
             spec.insert("family".to_owned(), family.as_str().into());

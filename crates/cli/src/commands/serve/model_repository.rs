@@ -308,6 +308,9 @@ fn complete(wanted: &mut ModelRegistration, said: &BTreeSet<String>, registered:
     if is_unsaid("max_cold_wait_ms") {
         wanted.max_cold_wait_ms = registered.max_cold_wait_ms;
     }
+    if is_unsaid("cache") {
+        wanted.cache = registered.cache;
+    }
     if is_unsaid("family") {
         wanted.family.clone_from(&registered.family);
     }
@@ -326,7 +329,7 @@ fn is_same_program(registered: &ModelView, wanted: &ModelRegistration) -> bool {
         && registered.postprocess == wanted.postprocess
 }
 
-/// Changes what differs in SLO, rate, priority, least number of replicas, queue limit, wait for a load, family and accuracy. Rate, priority, least number of replicas and family are those of the newest version.
+/// Changes what differs in SLO, rate, priority, least number of replicas, queue limit, wait for a load, cache, family and accuracy. Rate, priority, least number of replicas and family are those of the newest version.
 async fn change(
     admin: &AdminClient,
     registered: &ModelView,
@@ -344,6 +347,7 @@ async fn change(
         min_replicas: differing(min_replicas, &registered.min_replicas).filter(|_| is_newest),
         queue_limit: differing(wanted.queue_limit, &registered.queue_limit),
         max_cold_wait_ms: differing(wanted.max_cold_wait_ms, &registered.max_cold_wait_ms),
+        cache: differing(wanted.cache, &registered.cache),
         accuracy: wanted
             .accuracy
             .filter(|_| wanted.accuracy != registered.accuracy && registered.family.is_some()),

@@ -305,19 +305,19 @@ async fn answer_texts(
     if let (false, Ok((_, declared))) = (is_embedding, declared) {
         let labels = declared.labels.iter().map(String::len).max();
         let each = 96 + 6 * labels.unwrap_or_default();
-        let bytes = rows.rows.len() * declared.top_k as usize * each;
+        let bytes = rows.by_text.len() * declared.top_k as usize * each;
         let make = move |rows: answers::Rows| {
-            let classes = rows.rows.iter().map(|row| best(&row.numbers, &declared));
+            let classes = rows.by_text.iter().map(|row| best(&row.numbers, &declared));
             Predictions {
                 predictions: classes.collect(),
             }
         };
         return call.respond(rows, bytes, make).await;
     }
-    let bytes = 64 * rows.rows.len() + 16 * rows.numbers();
+    let bytes = 64 * rows.by_text.len() + 16 * rows.numbers();
     let make = |rows: answers::Rows| {
         let vector = |numbers: &[f64]| numbers.iter().map(|number| *number as f32).collect();
-        let vectors = rows.rows.iter().map(|row| vector(&row.numbers));
+        let vectors = rows.by_text.iter().map(|row| vector(&row.numbers));
         Predictions::<Vec<f32>> {
             predictions: vectors.collect(),
         }

@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use packhorse_api::CacheUse;
 
 use super::{
     AT_A_TIME,
@@ -32,14 +33,16 @@ pub(in crate::api::inference) struct Row {
 /// The rows of a call, and the memory that they are in.
 pub(in crate::api::inference) struct Rows {
     /// By the text's index.
-    pub(in crate::api::inference) rows: Vec<Row>,
+    pub(in crate::api::inference) by_text: Vec<Row>,
+    /// A hit if the cache had all of them; none if the model has no cache.
+    pub(in crate::api::inference) cache: Option<CacheUse>,
     _memory: Vec<Reservation>,
 }
 
 impl Rows {
     /// Returns how many numbers all rows have.
     pub(in crate::api::inference) fn numbers(&self) -> usize {
-        self.rows.iter().map(|row| row.numbers.len()).sum()
+        self.by_text.iter().map(|row| row.numbers.len()).sum()
     }
 }
 
@@ -62,8 +65,12 @@ pub(super) async fn answers(
     let mut rows: Vec<Option<Row>> = Vec::new();
     rows.resize_with(texts, || None);
     let mut memory = Vec::with_capacity(answered.len());
-    for (part, reservation) in answered {
+    let mut cache = None;
+    for (part, reservation, of_part) in answered {
         memory.push(reservation);
+        if cache != Some(CacheUse::Miss) {
+            cache = of_part.or(cache);
+        }
         for (index, row) in part {
             rows[index] = Some(row);
         }
@@ -72,7 +79,8 @@ pub(super) async fn answers(
     // A model may answer no numbers at all.
     let rows = rows.ok_or_else(|| wrong("it has no numbers for a text"))?;
     Ok(Rows {
-        rows,
+        by_text: rows,
+        cache,
         _memory: memory,
     })
 }
@@ -89,7 +97,7 @@ async fn answer(
     path: &ModelPath,
     part: Part,
     wanted: Wanted,
-) -> Result<(Vec<(usize, Row)>, Reservation), InferenceError> {
+) -> Result<(Vec<(usize, Row)>, Reservation, Option<CacheUse>), InferenceError> {
     let called = arrival.at;
     let Part {
         texts,
@@ -152,8 +160,9 @@ async fn answer(
         Ok(()) => inference.pool.format(party, read).await,
         Err(exhausted) => Err(exhausted.into()),
     };
+    let cache = ending.course.cache;
     let (rows, _) = ending.end(read)?;
     let kept: usize = rows.iter().map(|(_, row)| 8 * row.numbers.len()).sum();
     memory.resize(REQUEST_BYTES + kept as u64)?;
-    Ok((rows, memory))
+    Ok((rows, memory, cache))
 }

@@ -9,6 +9,7 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
+use packhorse_api::CACHE_HEADER;
 use packhorse_cluster::Time;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::task::spawn_blocking;
@@ -259,6 +260,7 @@ impl Call<'_> {
         let books = self.path.requested.model.memory.tenant(self.arrival.tenant);
         let mut memory = books.reservation();
         memory.grow(bytes as u64)?;
+        let cache = rows.cache;
         let write = move || serde_json::to_vec(&make(rows));
         let written = if (bytes as u64) < LARGE_TEXT {
             write()
@@ -273,6 +275,10 @@ impl Call<'_> {
         let mut response = Body::from(Arc::new(memory).hold(body)).into_response();
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
+        if let Some(cache) = cache {
+            let value = HeaderValue::from_static(cache.name());
+            response.headers_mut().insert(CACHE_HEADER, value);
+        }
         Ok(response)
     }
 }

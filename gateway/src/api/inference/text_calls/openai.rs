@@ -225,9 +225,9 @@ async fn embed(
         priority: 0,
     };
     let rows = call.rows(ask).await?;
-    let bytes = 64 * rows.rows.len() + 16 * rows.numbers();
+    let bytes = 64 * rows.by_text.len() + 16 * rows.numbers();
     let make = move |rows: Rows| {
-        let tokens = rows.rows.iter().map(|row| row.tokens).sum();
+        let tokens = rows.by_text.iter().map(|row| row.tokens).sum();
         let item = |(index, row): (usize, &Row)| {
             let numbers = row.numbers.iter().map(|number| *number as f32);
             let embedding = match format {
@@ -245,7 +245,7 @@ async fn embed(
         };
         EmbeddingsAnswer {
             object: "list",
-            data: rows.rows.iter().enumerate().map(item).collect(),
+            data: rows.by_text.iter().enumerate().map(item).collect(),
             model,
             usage: Usage {
                 prompt_tokens: tokens,

@@ -189,7 +189,7 @@ async fn answer(
     let rows = rank(&call, query, texts, None).await?;
     let id = call.arrival.identity.id().to_owned();
     let make = move |rows: Rows| {
-        let total_tokens = rows.rows.iter().map(|row| row.tokens).sum();
+        let total_tokens = rows.by_text.iter().map(|row| row.tokens).sum();
         let ranked = in_order(&rows, |row| score(row, false));
         let item = |(index, relevance_score): (usize, f64)| RankItem {
             index,
@@ -239,7 +239,7 @@ pub(super) async fn rank(
         priority: 0,
     };
     let rows = call.rows(ask).await?;
-    match rows.rows.iter().find(|row| row.numbers.len() != 1) {
+    match rows.by_text.iter().find(|row| row.numbers.len() != 1) {
         Some(row) => Err(no_rank(row.numbers.len() as u64)),
         None => Ok(rows),
     }
@@ -257,7 +257,7 @@ pub(super) fn score(row: &Row, raw: bool) -> f64 {
 
 /// Returns the indices of rows with their scores, the best first, of equal ones the first first.
 pub(super) fn in_order(rows: &Rows, score: impl Fn(&Row) -> f64) -> Vec<(usize, f64)> {
-    let mut scores: Vec<(usize, f64)> = rows.rows.iter().map(score).enumerate().collect();
+    let mut scores: Vec<(usize, f64)> = rows.by_text.iter().map(score).enumerate().collect();
     scores.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     scores
 }

@@ -274,9 +274,9 @@ async fn embeddings(
         priority: 0,
     };
     let rows = call.rows(ask).await?;
-    let bytes = 64 * rows.rows.len() + 16 * rows.numbers();
+    let bytes = 64 * rows.by_text.len() + 16 * rows.numbers();
     let make = move |rows: Rows| {
-        let rows = rows.rows.iter();
+        let rows = rows.by_text.iter();
         let vector = |row: &Row| row.numbers.iter().map(|number| *number as f32).collect();
         rows.map(vector).collect::<Vec<Vec<f32>>>()
     };
@@ -306,7 +306,7 @@ async fn classes(
     let rows = call.rows(ask).await?;
     let labels = declared.labels.iter().map(String::len).sum::<usize>();
     // An escaped byte is six, and each class is there as itself and as text.
-    let bytes = 160 * rows.numbers() + 6 * rows.rows.len() * labels;
+    let bytes = 160 * rows.numbers() + 6 * rows.by_text.len() * labels;
     let make = move |rows: Rows| {
         let labels = &declared.labels;
         let prediction = |(score, index): (f64, usize)| Prediction {
@@ -317,7 +317,7 @@ async fn classes(
             let ranked = ranked(&row.numbers, row.numbers.len(), declared.softmax);
             ranked.into_iter().map(prediction).collect::<Vec<_>>()
         };
-        let mut predictions: Vec<_> = rows.rows.iter().map(of_row).collect();
+        let mut predictions: Vec<_> = rows.by_text.iter().map(of_row).collect();
         if is_list {
             return Predictions::Each(predictions);
         }
