@@ -17,7 +17,7 @@ pub struct Target {
 }
 
 /// All targets.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     Target {
         name: "http_json",
         run: targets::http::json,
@@ -25,6 +25,10 @@ pub const TARGETS: [Target; 12] = [
     Target {
         name: "http_binary",
         run: targets::http::binary,
+    },
+    Target {
+        name: "rows",
+        run: targets::http::rows,
     },
     Target {
         name: "grpc_infer",
