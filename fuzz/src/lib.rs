@@ -27,6 +27,10 @@ pub const TARGETS: [Target; 13] = [
         run: targets::http::binary,
     },
     Target {
+        name: "rows",
+        run: targets::http::rows,
+    },
+    Target {
         name: "grpc_infer",
         run: targets::grpc::infer,
     },

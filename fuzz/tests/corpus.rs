@@ -55,6 +55,7 @@ macro_rules! targets {
 targets!(
     http_json,
     http_binary,
+    rows,
     grpc_infer,
     wire_decoder,
     wire_handshake,

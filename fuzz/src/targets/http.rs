@@ -1,7 +1,10 @@
 //! Bodies of inference requests and answers.
 
-use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Program, TensorSpec};
-use packhorse_protocol::{ByteRope, InferRequest, InferResponse, Limits, RequestMessage};
+use packhorse_cluster::{ArtifactDigest, Datatype, Dim, Processing, Program, TensorSpec};
+use packhorse_protocol::{
+    ByteRope, InferRequest, InferResponse, Limits, NonFinite, RequestMessage, RowWriter, Rows,
+    is_oip,
+};
 
 /// A body of pure JSON.
 pub(crate) fn json(body: &[u8]) {
@@ -16,6 +19,38 @@ pub(crate) fn binary(input: &[u8]) {
     let pieces = body.chunks(usize::from(*piece) + 1);
     let rope: ByteRope = pieces.map(|piece| piece.to_vec().into()).collect();
     read(&rope, Some(u16::from_le_bytes([*low, *high]).into()));
+}
+
+/// Rows of version 1.
+pub(crate) fn rows(body: &[u8]) {
+    let none = Processing::default();
+    let _ = is_oip(body);
+    for datatype in Datatype::ALL {
+        for max_batch_size in [0, 8] {
+            let program = program(datatype, max_batch_size);
+            let Ok(rows) = Rows::parse(body, &program, &none, 100) else {
+                continue;
+            };
+            assert!((1..=100).contains(&rows.count()));
+            for row in 0..rows.count() {
+                let message = rows.message(row..row + 1);
+                let message = message.expect("rows that were read are tensors");
+                let [input] = &message.inputs[..] else {
+                    panic!("{} inputs of one", message.inputs.len());
+                };
+                // What is written of a row is read as the same.
+                let data = input.data().to_bytes();
+                let dims = &input.shape().dims()[usize::from(program.batches())..];
+                let mut text = br#"{"instances":["#.to_vec();
+                let mut writer = RowWriter::new("x", datatype, dims, &data, NonFinite::Error);
+                writer.write(&mut text).expect("JSON has no infinity");
+                text.extend_from_slice(b"]}");
+                let again = Rows::parse(&text, &program, &none, 1).expect("what was written");
+                let again = again.message(0..1).expect("what was written");
+                assert_eq!(&again.inputs[0], input);
+            }
+        }
+    }
 }
 
 pub(super) fn program(datatype: Datatype, max_batch_size: u32) -> Program {
