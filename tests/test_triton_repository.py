@@ -96,6 +96,7 @@ MODELS = {
 {tensor("input", "INPUT__0", "FP32", "[ 3, 16, 16 ]")}{tensor("output", "OUTPUT__0", "FP32", "[ 10 ]", 'label_filename: "labels.txt"')}
 instance_group [ {{ count: 2 kind: KIND_CPU }} ]
 dynamic_batching {{ preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 100 }}
+response_cache {{ enable: true }}
 """,
         {1: Classifier()}, (torch.randn(2, 3, 16, 16),), ("INPUT__0",), ("OUTPUT__0",),
     ),
@@ -210,6 +211,12 @@ def test_a_repository_is_served_as_it_is_and_answers_as_pytorch_does(serving: Se
 def test_a_time_limit_is_the_objective(serving: Serve):
     assert serving.admin.get("/v1/models/with-a-deadline")["slo_ms"] == 750
     assert serving.admin.get("/v1/models/classifier")["slo_ms"] == 100
+
+
+def test_a_response_cache_is_the_models_cache(serving: Serve):
+    cached = {view["name"] for view in serving.admin.get("/v1/models") if view["cache"]}
+    assert cached == {"classifier"}
+    assert "response_cache" not in serving.process.log.read_text()
 
 
 def test_what_is_not_served_is_said_by_name_and_the_others_serve(serving: Serve):

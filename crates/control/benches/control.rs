@@ -259,6 +259,7 @@ fn sample(models: usize, samples: u64) -> Event {
         within_slo: 50 * samples,
         missed: 0,
         rows_for_family: 0,
+        hits: 0,
     };
     Event::Sampled(Sample {
         misses: BTreeMap::new(),

@@ -82,6 +82,8 @@ pub struct RequestCounts {
     pub rows_within_slo: u64,
     /// The rows of the requests that arrived for the model's family, and not for this variant alone.
     pub rows_for_family: u64,
+    /// The number of requests that the cache of predictions answered, which are in none of the others: no device has to compute them, but their version is in use.
+    pub hits: u64,
 }
 
 /// The work that a replica has computed.
@@ -187,6 +189,7 @@ impl RequestCounts {
         self.rows_arrived += other.rows_arrived;
         self.rows_within_slo += other.rows_within_slo;
         self.rows_for_family += other.rows_for_family;
+        self.hits += other.hits;
     }
 
     /// Returns the counts since an earlier reading, like [`ComputedWork::since`].
@@ -200,6 +203,7 @@ impl RequestCounts {
                 rows_arrived: self.rows_arrived.checked_sub(before.rows_arrived)?,
                 rows_within_slo: self.rows_within_slo.checked_sub(before.rows_within_slo)?,
                 rows_for_family: self.rows_for_family.checked_sub(before.rows_for_family)?,
+                hits: self.hits.checked_sub(before.hits)?,
             })
         };
         since().unwrap_or(self)

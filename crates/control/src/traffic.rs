@@ -340,7 +340,7 @@ impl NamedTraffic {
             counts.within_slo += new.within_slo as f64;
             // A version that clients ask for by its number is not idle.
             let is_unused = self.idle_since.contains_key(&id.version);
-            if new.arrived > 0 && (self.retired.remove(&id.version) || is_unused) {
+            if new.arrived + new.hits > 0 && (self.retired.remove(&id.version) || is_unused) {
                 self.idle_since.insert(id.version, now);
             }
         }

@@ -362,6 +362,7 @@ impl ModelTelemetry {
             rows_arrived: self.rows_arrived.load(Relaxed),
             rows_within_slo: self.rows_in_time.load(Relaxed),
             rows_for_family: self.rows_for_family.load(Relaxed),
+            hits: self.cache_hits.count(),
         }
     }
 
@@ -378,6 +379,11 @@ impl ModelTelemetry {
         let meter = meter.identified(identity).failed_with(message.to_owned());
         let refusal = RequestOutcome::Refused(Refusal::NoReplica);
         meter.end(refusal, RequestCourse::default());
+    }
+
+    /// Returns true if a request was looked for in the cache.
+    pub(super) fn was_looked_for(&self) -> bool {
+        self.cache_hits.count() + self.cache_misses.count() > 0
     }
 
     /// Returns true if no request has arrived yet.

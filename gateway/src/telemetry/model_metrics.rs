@@ -1,7 +1,7 @@
 //! The metrics of all models that have had a request, in Prometheus' text format.
 
 use std::fmt::Error;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder, metrics::MetricType};
 
@@ -31,9 +31,23 @@ fn micros(time: &CountAndTime) -> u64 {
 }
 
 type ReadCounter = fn(&ModelTelemetry) -> u64;
+/// A counter with one sample per model: its name, its description, and its reading.
+type Counter = (&'static str, &'static str, ReadCounter);
+
+fn encode_counters<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    counters: &[Counter],
+    models: &(impl Iterator<Item = &'a Arc<ModelTelemetry>> + Clone),
+) -> Result<(), Error> {
+    for (name, help, reading) in counters {
+        let counts = models.clone().map(|model| (labels(model), reading(model)));
+        encode_samples(encoder, name, help, MetricType::Counter, counts)?;
+    }
+    Ok(())
+}
 
 /// The counters with one sample per model, in the order in which they are written.
-const COUNTERS: [(&str, &str, ReadCounter); 17] = [
+const COUNTERS: [Counter; 13] = [
     (
         "nv_inference_request_success",
         "Requests that were answered.",
@@ -73,26 +87,6 @@ const COUNTERS: [(&str, &str, ReadCounter); 17] = [
         |m| micros(&m.compute_output),
     ),
     (
-        "nv_cache_num_hits_per_model",
-        "Requests that were answered from the cache of predictions.",
-        |m| m.cache_hits.count(),
-    ),
-    (
-        "nv_cache_num_misses_per_model",
-        "Requests that were looked for in the cache of predictions and not found.",
-        |m| m.cache_misses.count(),
-    ),
-    (
-        "nv_cache_hit_duration_per_model",
-        "Total time of looking for what was found in the cache, in microseconds.",
-        |m| micros(&m.cache_hits),
-    ),
-    (
-        "nv_cache_miss_duration_per_model",
-        "Total time of looking for what was not found in the cache, in microseconds.",
-        |m| micros(&m.cache_misses),
-    ),
-    (
         "packhorse_slo_met_total",
         "Requests that were computed and answered within their model's SLO.",
         |m| m.slo_met.load(Relaxed),
@@ -119,15 +113,38 @@ const COUNTERS: [(&str, &str, ReadCounter); 17] = [
     ),
 ];
 
+/// The same for models with a cache.
+const CACHE_COUNTERS: [Counter; 4] = [
+    (
+        "nv_cache_num_hits_per_model",
+        "Requests that were answered from the cache of predictions.",
+        |m| m.cache_hits.count(),
+    ),
+    (
+        "nv_cache_num_misses_per_model",
+        "Requests that were looked for in the cache of predictions and not found.",
+        |m| m.cache_misses.count(),
+    ),
+    (
+        "nv_cache_hit_duration_per_model",
+        "Total time of looking for what was found in the cache, in microseconds.",
+        |m| micros(&m.cache_hits),
+    ),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Total time of looking for what was not found in the cache, in microseconds.",
+        |m| micros(&m.cache_misses),
+    ),
+];
+
 impl Collector for Models {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut models = self.all();
         // Thousands of models that nobody uses would otherwise make megabytes of zeros.
         models.retain(|model| !model.is_idle());
-        for (name, help, reading) in COUNTERS {
-            let counts = models.iter().map(|model| (labels(model), reading(model)));
-            encode_samples(&mut encoder, name, help, MetricType::Counter, counts)?;
-        }
+        encode_counters(&mut encoder, &COUNTERS, &models.iter())?;
+        let cached = models.iter().filter(|model| model.was_looked_for());
+        encode_counters(&mut encoder, &CACHE_COUNTERS, &cached)?;
         let seconds = |model: &ModelTelemetry| model.weights_load_micros.load(Relaxed) as f64 / 1e6;
         encode_samples(
             &mut encoder,
@@ -202,7 +219,10 @@ impl Collector for Models {
             MetricType::Histogram,
         )?;
         for model in &models {
-            for ((_, stage), histogram) in Stage::ALL.iter().zip(&model.stages) {
+            for ((kind, stage), histogram) in Stage::ALL.iter().zip(&model.stages) {
+                if *kind == Stage::Lookup && !model.was_looked_for() {
+                    continue;
+                }
                 let labels = with_label(labels(model), "stage", stage);
                 histogram.encode(&mut metric, &labels, self.buckets)?;
             }

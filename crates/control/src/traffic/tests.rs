@@ -321,6 +321,13 @@ fn requests_that_name_a_retired_version_bring_its_replica_back() {
         Demand::Standby,
         "it is asked for every minute"
     );
+    // What the cache answers shows that it is in use, too.
+    for _ in 0..20 {
+        scenario.counts.entry(id(1)).or_default().hits += 1;
+        scenario.count(1, 0, 0);
+        scenario.pass(Duration::from_mins(1));
+    }
+    assert_eq!(scenario.demand(1), Demand::Standby);
     scenario.pass(RETIREMENT);
     assert_eq!(scenario.demand(1), Demand::Retired);
     scenario.count(1, 1, 0);

@@ -172,6 +172,12 @@ async fn a_model_without_a_cache_and_a_gateway_without_memory_for_it_compute_eac
             (&json!(0), &json!(0))
         );
         assert_eq!(stages["success"]["count"], 2);
+        let metrics = gateway.metrics();
+        assert!(
+            !metrics.contains("nv_cache_num_hits_per_model{"),
+            "{metrics}"
+        );
+        assert!(!metrics.contains("stage=\"lookup\""), "{metrics}");
     }
 }
 
@@ -222,6 +228,8 @@ async fn hits_are_answered_requests_and_no_work_of_devices() {
         format!("nv_cache_num_misses_per_model{labels} 1"),
         format!("packhorse_slo_met_total{labels} 1"),
         "packhorse_prediction_cache_limit_bytes 67108864".to_owned(),
+        "packhorse_stage_duration_seconds_count{model=\"double\",version=\"1\",stage=\"lookup\"} 4"
+            .to_owned(),
         "packhorse_prediction_cache_evictions_total 0".to_owned(),
     ] {
         assert!(
