@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 4db25936c09667d43f95d7ef9669e142c8bcd426042f2e97f379d4135100de56) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 4c8214b7f2aaca8db175b860e64496137a399dfb3d647bedf4ad1c90b6e4bb70) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -176,6 +176,11 @@ export interface components {
             /** @enum {string} */
             by: "device-time";
         };
+        /**
+         * @description What the cache of predictions had for a request.
+         * @enum {string}
+         */
+        CacheUse: "hit" | "miss";
         /** @description The limits that a worker found on its device and in its memory. */
         Capacity: {
             /**
@@ -262,6 +267,8 @@ export interface components {
              * @description The size of the file, in bytes.
              */
             artifact_bytes: number;
+            /** @description True if answers are kept, and given again to requests of the same client with the same inputs. */
+            cache?: boolean;
             /** @description The kinds of device for which the model's profile is estimated from the operators of its program. A measurement replaces it. */
             estimated_on?: string[];
             /** @description The family that the model is a variant of; null if it is in none. */
@@ -1322,13 +1329,15 @@ export interface components {
              */
             requests: number;
         };
-        /** @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, family, accuracy or split of a model. Absent fields stay unchanged. */
+        /** @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, wait for a load, cache, family, accuracy or split of a model. Absent fields stay unchanged. */
         ModelChange: {
             /**
              * Format: double
              * @description The part of the version's answers that are right, in percent, 0 to 100; of all versions that come into a family with it.
              */
             accuracy?: number | null;
+            /** @description True if answers are kept, and given again to requests of the same client with the same inputs. */
+            cache?: boolean | null;
             /** @description The family that the model is a variant of; null takes it out of its family. It belongs to all versions: not with `?version`. */
             family?: string | null;
             /**
@@ -1495,6 +1504,11 @@ export interface components {
              */
             artifact_path?: string | null;
             /**
+             * @description True if the gateway keeps the model's answers in its memory, and gives them again to requests of the same client with the same inputs (`--prediction-cache`).
+             *     Only for a model that answers the same inputs always alike.
+             */
+            cache?: boolean;
+            /**
              * @description The family that the model is a variant of, a name that clients use like a model's: a request for it is answered by its most accurate
              *     variant that can be in time. All variants have the same inputs, outputs, `max_batch_size` and `slo_ms`. `accuracy` is then required.
              * @example sentences
@@ -1614,6 +1628,8 @@ export interface components {
              * @description The size of the file, in bytes.
              */
             artifact_bytes: number;
+            /** @description True if answers are kept, and given again to requests of the same client with the same inputs. */
+            cache?: boolean;
             /** @description The kinds of device for which the model's profile is estimated from the operators of its program. A measurement replaces it. */
             estimated_on?: string[];
             /** @description The family that the model is a variant of; null if it is in none. */
@@ -2024,6 +2040,23 @@ export interface components {
         Pool: "mean" | "cls" | "last";
         /** @description The way from an output to what clients want. */
         Postprocess: components["schemas"]["Classes"] | components["schemas"]["Embedding"];
+        /** @description The answer to rows. */
+        PredictAnswer: {
+            /**
+             * @description For each row the value of the only output, or an object of values by the outputs' names. For pictures and texts classes with their scores or an
+             *     embedding, where the model declares them.
+             */
+            predictions: unknown[];
+        };
+        /** @description A request of rows: `instances`, or `inputs`. */
+        PredictRequest: {
+            /** @description The rows of each input by its name, or a list as `instances`. */
+            inputs?: unknown;
+            /** @description At most 65536 rows: the value of the only input, or an object of values by the inputs' names. */
+            instances?: unknown[];
+            /** @description `timeout` in microseconds, `priority` and `non_finite_as_null`, as in the Open Inference Protocol. */
+            parameters?: unknown;
+        };
         /** @description The goodput of a model, predicted for the requests that arrived, and observed. Each request counts as many times as it has rows. */
         PredictedGoodputView: {
             /**
@@ -2506,6 +2539,11 @@ export interface components {
             load: number;
             /**
              * Format: double
+             * @description The time in which it was looked for in the cache of predictions.
+             */
+            lookup: number;
+            /**
+             * Format: double
              * @description The transmission to the worker and back.
              */
             network: number;
@@ -2516,7 +2554,7 @@ export interface components {
             queue: number;
             /**
              * Format: double
-             * @description From the head of the HTTP request to the complete, valid request, without `decode` and `tokenize`.
+             * @description From the head of the HTTP request to the complete, valid request, without `decode`, `tokenize` and `lookup`.
              */
             receive: number;
             /**
@@ -2538,6 +2576,7 @@ export interface components {
              */
             at_ms: number;
             batch?: components["schemas"]["BatchView"] | null;
+            cache?: components["schemas"]["CacheUse"] | null;
             /**
              * Format: int64
              * @description The number of the request since the gateway's start: its address is `/v1/requests/NUMBER`.
