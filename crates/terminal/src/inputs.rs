@@ -155,6 +155,8 @@ mod tests {
             platform: String::new(),
             inputs: vec![spec],
             outputs: Vec::new(),
+            raw_inputs: Vec::new(),
+            classes: Vec::new(),
         };
         read_input(&format!("x={value}").parse().unwrap(), &metadata)
     }
