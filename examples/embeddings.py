@@ -1,7 +1,8 @@
 """Sentences through `/v1/embeddings` beside the same model in a Python process, in turn: `python examples/embeddings.py http://127.0.0.1:8080 minilm FOLDER`.
 
 FOLDER is the model's folder of Hugging Face, from which `packhorse export FOLDER models/minilm` made what is served.
-The yardstick is tokenizers and PyTorch as a script uses them: a batch of 32 sentences at a time, sorted by length, as sentence-transformers does.
+The yardsticks are tokenizers and PyTorch in one process, a batch of 32 sentences at a time: in the order in which they are given, as a plain script does, and
+sorted by their length, as sentence-transformers does.
 """
 
 import argparse
@@ -32,8 +33,8 @@ def served(url: str, model: str, texts: list[str]) -> list[list[float]]:
         return [item["embedding"] for item in json.load(answer)["data"]]
 
 
-def computed(tokenizer, model: nn.Module, texts: list[str]) -> torch.Tensor:
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+def computed(tokenizer, model: nn.Module, texts: list[str], are_sorted: bool) -> torch.Tensor:
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]) if are_sorted else i)
     found = torch.empty(len(texts), model.config.hidden_size)
     with torch.inference_mode():
         for begin in range(0, len(order), BATCH):
@@ -51,22 +52,25 @@ def main() -> None:
         parser.add_argument(name)
     given = parser.parse_args()
     tokenizer, model = AutoTokenizer.from_pretrained(given.folder), AutoModel.from_pretrained(given.folder).eval()
-    print(f"{'texts':>6} {'lengths':>8} {'served/s':>9} {'Python/s':>9} {'ratio':>6} {'difference':>11}")
+    print(f"{'texts':>6} {'lengths':>8} {'served/s':>9} {'plain/s':>9} {'ratio':>6} {'sorted/s':>9} {'ratio':>6} {'difference':>11}")
     for count in (8, 32, 128):
         for mixed in (False, True):
             texts = sentences(count, mixed)
-            rates: dict[str, list[float]] = {"served": [], "python": []}
+            rates: dict[str, list[float]] = {"served": [], "plain": [], "sorted": []}
             for _ in range(ROUNDS):
-                begun = time.perf_counter()
-                theirs = computed(tokenizer, model, texts)
-                rates["python"].append(count / (time.perf_counter() - begun))
+                for name in ("plain", "sorted"):
+                    begun = time.perf_counter()
+                    theirs = computed(tokenizer, model, texts, name == "sorted")
+                    rates[name].append(count / (time.perf_counter() - begun))
                 begun = time.perf_counter()
                 ours = served(given.url, given.model, texts)
                 rates["served"].append(count / (time.perf_counter() - begun))
-            ratio = statistics.median(one / other for one, other in zip(rates["served"], rates["python"], strict=True))
             difference = (torch.tensor(ours) - theirs).abs().max().item()
-            served_rate, python_rate = (statistics.median(rates[name]) for name in ("served", "python"))
-            print(f"{count:>6} {'mixed' if mixed else 'equal':>8} {served_rate:>9.0f} {python_rate:>9.0f} {ratio:>6.2f} {difference:>11.1e}")
+            line = f"{count:>6} {'mixed' if mixed else 'equal':>8} {statistics.median(rates['served']):>9.0f}"
+            for name in ("plain", "sorted"):
+                ratio = statistics.median(one / other for one, other in zip(rates["served"], rates[name], strict=True))
+                line += f" {statistics.median(rates[name]):>9.0f} {ratio:>6.2f}"
+            print(f"{line} {difference:>11.1e}", flush=True)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ few = settings(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("schema"), "--lease-ms", "60000")
+    platforms = "kserve-v1,sagemaker=small,vertex=wide"
+    cluster = Cluster(tmp_path_factory.mktemp("schema"), "--lease-ms", "60000", "--platform", platforms)
     cluster.start_agent("node1", *simulated_devices(cluster, {"small": 5.0, "wide": 5.0}, 2))
     for name in ("small", "wide"):
         cluster.admin.register(models.simulated(name), f"the file of {name}".encode())

@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
 const ARROWS: [(&str, &[&str]); 37] = [
-    ("ceilings", &[]),
+    ("ceilings", &["grpc"]),
     ("mapped", &[]),
     ("cluster", &[]),
     ("contention", &["cluster"]),

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 4c8214b7f2aaca8db175b860e64496137a399dfb3d647bedf4ad1c90b6e4bb70) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 f9813cd2a372324756b39581f6469b22ecf28928567252a17f629a7b3dae2e67) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;

@@ -92,7 +92,11 @@ pub(in crate::api::inference) async fn kserve_predict(
 /// Returns 200 if the model of `SageMaker`'s requests is ready; with `--platform sagemaker=MODEL`.
 #[utoipa::path(
     get, path = "/ping", tag = "inference",
-    responses((status = 200, description = "The model is ready"), (status = 503, description = "It is not", body = ErrorBody))
+    responses(
+        (status = 200, description = "The model is ready"),
+        (status = 404, description = "The gateway does not speak the contract, or has no such model", body = ErrorBody),
+        (status = 503, description = "It is not", body = ErrorBody),
+    )
 )]
 pub(in crate::api::inference) async fn ping(
     State(inference): State<Inference>,
@@ -171,7 +175,11 @@ async fn oip(
 /// The path is that of `AIP_HEALTH_ROUTE`.
 #[utoipa::path(
     get, path = "/health", tag = "inference",
-    responses((status = 200, description = "The model is ready"), (status = 503, description = "It is not", body = ErrorBody))
+    responses(
+        (status = 200, description = "The model is ready"),
+        (status = 404, description = "The gateway does not speak the contract, or has no such model", body = ErrorBody),
+        (status = 503, description = "It is not", body = ErrorBody),
+    )
 )]
 pub(in crate::api::inference) async fn vertex_health(
     State(inference): State<Inference>,
