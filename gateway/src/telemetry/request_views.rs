@@ -134,8 +134,9 @@ fn view(
 /// Returns the parts of a request's latency.
 pub(crate) fn stages_view(receive_ms: f64, course: &RequestCourse) -> RequestStages {
     let stages = &course.stages;
-    let [decode, tokenize, lookup] = [course.decode, course.tokenize, course.lookup];
-    let [decode, tokenize, lookup] = [decode, tokenize, lookup].map(|time| time.as_ms());
+    let decode = course.decode.as_ms();
+    let tokenize = course.tokenize.as_ms();
+    let lookup = course.lookup.as_ms();
     RequestStages {
         receive: (receive_ms - decode - tokenize - lookup).max(0.0),
         decode,

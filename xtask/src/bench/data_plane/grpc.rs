@@ -55,7 +55,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 fn page(rows: &[Measurement], pace: &Pace) -> anyhow::Result<String> {
-    let mut page = format!(
+    let mut text = format!(
         "# gRPC beside plain tonic, and beside HTTP\n\n\
          Made by `cargo xtask bench grpc --seconds {} --rounds {}` on {}, {}.\n\n\
          * {TWO_HOPS}: a server of tonic with windows of 1 MiB, which passes the raw input of each `ModelInfer` over one TCP connection to a worker process. \
@@ -72,18 +72,18 @@ fn page(rows: &[Measurement], pace: &Pace) -> anyhow::Result<String> {
         today()?
     );
     for payload in [Payload::Small, Payload::Large] {
-        writeln!(page, "\n## {}\n", payload.name())?;
+        writeln!(text, "\n## {}\n", payload.name())?;
         let of_payload = rows.iter().filter(|row| row.payload == payload);
-        compare(&mut page, of_payload, |row| {
+        compare(&mut text, of_payload, |row| {
             find(rows, payload, row.concurrency, TWO_HOPS)
         })?;
-        page += "\n| at once | CPU time over gRPC by that over HTTP |\n|--:|--:|\n";
+        text += "\n| at once | CPU time over gRPC by that over HTTP |\n|--:|--:|\n";
         for concurrency in CONCURRENCIES {
             let cpu = |server| Some(find(rows, payload, concurrency, server)?.cpu_s);
             let both = cpu(GRPC).zip(cpu(HTTP));
             let (grpc, http) = both.context("both were measured")?;
-            writeln!(page, "| {concurrency} | {:.2} |", grpc / http)?;
+            writeln!(text, "| {concurrency} | {:.2} |", grpc / http)?;
         }
     }
-    Ok(page)
+    Ok(text)
 }
