@@ -14,6 +14,9 @@ use crate::{
 /// The size of an image of 3 × 224 × 224 numbers, in bytes.
 pub(super) const IMAGE_BYTES: u64 = 602_112;
 
+/// The times that a server is measured while its processes change.
+const TRIES: usize = 5;
+
 /// The input of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Payload {
@@ -192,8 +195,26 @@ pub(super) fn measure(
     seconds: f64,
 ) -> anyhow::Result<Measurement> {
     let _prepared = server.prepare()?;
-    let pids = server.pids();
-    let before = usage(&pids)?;
+    for _ in 0..TRIES {
+        let pids = server.pids();
+        let measured = measure_once(server, generator, payload, concurrency, seconds, &pids);
+        // A process that ended meanwhile took its times along.
+        if server.pids() == pids {
+            return measured;
+        }
+    }
+    bail!("the processes of {} do not stay the same", server.name())
+}
+
+fn measure_once(
+    server: &dyn Server,
+    generator: &Generator,
+    payload: Payload,
+    concurrency: u32,
+    seconds: f64,
+    pids: &[i32],
+) -> anyhow::Result<Measurement> {
+    let before = usage(pids)?;
     let pace = ["--concurrency".to_owned(), concurrency.to_string()];
     let loaded: Loaded = match server.protocol() {
         Protocol::Http => generator.run(server, payload, &pace, seconds)?,
@@ -202,7 +223,7 @@ pub(super) fn measure(
     let Usage {
         cpu_s,
         minor_faults,
-    } = usage(&pids)? - before;
+    } = usage(pids)? - before;
     // The request before the load, and those that ended after it.
     let requests = (loaded.requests.all + 1 + u64::from(concurrency)) as f64;
     Ok(Measurement {
