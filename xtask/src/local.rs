@@ -73,18 +73,6 @@ pub(crate) struct Endpoints {
     pub(crate) pid: u32,
 }
 
-/// The part of a model's view that tells whether it is measured.
-#[derive(Deserialize)]
-struct Measured {
-    profiled_on: Vec<String>,
-    replicas: Vec<ReplicaState>,
-}
-
-#[derive(Deserialize)]
-struct ReplicaState {
-    state: Option<String>,
-}
-
 /// An entry of the repository index.
 #[derive(Deserialize)]
 pub(crate) struct IndexEntry {
@@ -252,24 +240,6 @@ impl LocalCluster {
             || {
                 let ready = |entry: &IndexEntry| entry.name == name && entry.state == "READY";
                 Ok(index(inference)?.iter().any(ready).then_some(()))
-            },
-        )
-    }
-
-    /// Waits until a model is measured and all its replicas are ready: what serves it then stays.
-    pub(crate) fn wait_until_measured(&mut self, name: &str) -> anyhow::Result<()> {
-        let mut show = self.command()?;
-        show.args(["model", "show", name, "--json"]);
-        self.wait(
-            &format!("{name} to be measured"),
-            Duration::from_mins(3),
-            || {
-                let shown = show.output().context("start packhorse model show")?;
-                let shown: Measured =
-                    serde_json::from_slice(&shown.stdout).context("read packhorse model show")?;
-                let is_ready = |replica: &ReplicaState| replica.state.as_deref() == Some("ready");
-                let are_ready = !shown.replicas.is_empty() && shown.replicas.iter().all(is_ready);
-                Ok((are_ready && !shown.profiled_on.is_empty()).then_some(()))
             },
         )
     }

@@ -143,7 +143,8 @@ fn strict_tensors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Tens
     Ok(tensors.into_iter().map(spec).collect())
 }
 
-/// Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, wait for a load, cache, family, accuracy or split of a model. Absent fields stay unchanged.
+/// Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, wait for a load, cache, family, accuracy or split of a model.
+/// Absent fields stay unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelChange {

@@ -137,7 +137,7 @@ impl From<RequestFilter> for String {
     }
 }
 
-/// What the cache of predictions had for a request.
+/// The outcome of looking for a request in the cache of predictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheUse {
@@ -227,7 +227,7 @@ pub struct RequestView {
     pub slo_ms: f64,
     /// The number of its rows; 0 if it was refused before it was read.
     pub rows: u32,
-    /// What the cache of predictions had for it; null if its model has none.
+    /// The outcome of looking for it in the cache of predictions; null if its model has none.
     #[serde(default)]
     pub cache: Option<CacheUse>,
     /// The parts of its latency.

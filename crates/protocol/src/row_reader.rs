@@ -46,7 +46,7 @@ impl Column {
     }
 }
 
-/// What rows may have: an input of the model, or a text.
+/// A name that rows may have: an input of the model, or a text.
 struct Field<'a> {
     name: &'a str,
     /// The datatype of the input and the number of a row's dimensions; none for a text.
@@ -65,7 +65,7 @@ struct ReadColumn {
     ends: Vec<usize>,
 }
 
-/// What reads the rows of a request.
+/// A reader of the rows of a request.
 pub(crate) struct Reader<'a> {
     fields: Vec<Field<'a>>,
     /// The number of rows that were read.

@@ -95,7 +95,7 @@ pub(crate) struct RequestCourse {
     pub(crate) decode: Micros,
     /// The time in which its texts became tensors, a part of that in which it was received.
     pub(crate) tokenize: Micros,
-    /// What the cache had for it; none if it was not looked for there.
+    /// The outcome of looking for it in the cache; none if it was not looked for there.
     pub(crate) cache: Option<CacheUse>,
     /// The time in which it was looked for, a part of that in which it was received.
     pub(crate) lookup: Micros,

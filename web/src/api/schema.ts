@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 f9813cd2a372324756b39581f6469b22ecf28928567252a17f629a7b3dae2e67) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 12cf0406437decc8bc5057dd330fe71f52bf9dc7a1f899531c57a9e48c94a952) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -177,7 +177,7 @@ export interface components {
             by: "device-time";
         };
         /**
-         * @description What the cache of predictions had for a request.
+         * @description The outcome of looking for a request in the cache of predictions.
          * @enum {string}
          */
         CacheUse: "hit" | "miss";
@@ -1329,7 +1329,10 @@ export interface components {
              */
             requests: number;
         };
-        /** @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, wait for a load, cache, family, accuracy or split of a model. Absent fields stay unchanged. */
+        /**
+         * @description Changes the SLO, reserved rate, rate mode, priority, least number of replicas, queue limit, wait for a load, cache, family, accuracy or split of a model.
+         *     Absent fields stay unchanged.
+         */
         ModelChange: {
             /**
              * Format: double

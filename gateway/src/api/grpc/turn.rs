@@ -72,7 +72,7 @@ pub(super) struct Answered {
     pub(super) timing: String,
     /// The model that answered, if a family was requested.
     pub(super) variant: Option<String>,
-    /// What the cache had; none if the model has none.
+    /// The outcome of looking in the cache; none if the model has none.
     pub(super) cache: Option<CacheUse>,
 }
 

@@ -40,16 +40,13 @@ pub(in crate::api) async fn authorize(
     let asked = inference
         .platforms
         .asked(request.uri().path(), request.headers());
-    let asked = asked?.map(|asked| match asked {
-        Asked::Health => None,
-        Asked::Model(model) => Some(model.split(':').next().unwrap_or(model).to_owned()),
-    });
-    match asked {
+    match asked? {
         None => {}
-        Some(None) => return Ok(None),
-        Some(Some(model)) => {
-            let used = use_key(keys, bearer(request.headers()), Some(&model))?;
-            grant(&used, Some(&model), request.extensions_mut());
+        Some(Asked::Health) => return Ok(None),
+        Some(Asked::Model(model)) => {
+            let name = model.split(':').next().unwrap_or(model).to_owned();
+            let used = use_key(keys, bearer(request.headers()), Some(&name))?;
+            grant(&used, Some(&name), request.extensions_mut());
             return Ok(Some(used));
         }
     }

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{Extensions, HeaderMap, StatusCode};
+use axum::http::{Extensions, HeaderMap, StatusCode, request::Parts};
 use bytes::Bytes;
 use packhorse_api::ServerTiming;
 use packhorse_cluster::{
@@ -35,7 +35,7 @@ use crate::{
     driver::{OutputRows, RequestedModel, ServedModel, Submission},
     memory::{Reservation, TenantMemory},
     telemetry::{EndedRequest, RequestCourse, RequestIdentity, RequestMeter, stages_view},
-    tenant::tenant_name_of,
+    tenant::{tenant_name_of, tenant_of},
 };
 
 /// The size of text in bytes from which on it is parsed and formatted by the pool: up to 0.2 ms of work, ten times the hand-over.
@@ -65,6 +65,19 @@ pub(in crate::api) struct Arrival<'a> {
     pub(in crate::api) headers: &'a HeaderMap,
     /// Where it comes from, and what its key allows.
     pub(in crate::api) extensions: &'a Extensions,
+}
+
+impl<'a> Arrival<'a> {
+    /// Creates the head of a request over HTTP.
+    pub(in crate::api) fn new(at: Time, identity: &'a RequestIdentity, parts: &'a Parts) -> Self {
+        Self {
+            at,
+            tenant: tenant_of(&parts.extensions),
+            identity,
+            headers: &parts.headers,
+            extensions: &parts.extensions,
+        }
+    }
 }
 
 /// A request that was received and parsed.
@@ -155,9 +168,7 @@ impl ReceivedRequest {
             raw_inputs,
         })
     }
-}
 
-impl ReceivedRequest {
     /// Returns the request with its own timeout shortened by the time that its client has waited for it to begin.
     pub(in crate::api) fn shortened_by(mut self, waited: Duration) -> Self {
         let left = |timeout: Duration| timeout.saturating_sub(waited);
@@ -179,7 +190,7 @@ pub(in crate::api) struct Computed {
 /// What counts a request when its answer is written.
 pub(in crate::api) struct Ending {
     meter: RequestMeter,
-    /// What is kept of the answer for requests with the same inputs.
+    /// The part of the answer that is kept for requests with the same inputs.
     unkept: Option<Unkept>,
     clock: Clock,
     /// The model that answered.
@@ -258,7 +269,7 @@ pub(in crate::api) async fn compute(
     let deadline = arrival.at + time_allowed;
     let (tenant, model) = (arrival.tenant, &requested.model);
     let lookup = Lookup::new(inference, tenant, model, &inputs, deadline).await;
-    let course = raw_inputs.before(RequestCourse {
+    let course = raw_inputs.added_to(RequestCourse {
         cache: lookup.cache(),
         lookup: lookup.time.into(),
         ..RequestCourse::default()

@@ -27,7 +27,7 @@ use super::{
     error::InferenceError,
     header_names::{HEADER_LENGTH, STAGES},
     inflate::{Encoding, inflate},
-    middleware::identity_of,
+    middleware::sender_of,
     model_path::{ModelPath, request_id},
     pictures::{is_picture, request_of},
     raw_inputs::has_raw_inputs,
@@ -41,7 +41,6 @@ use crate::{
     driver::{RequestedModel, ServedModel},
     memory::Reservation,
     telemetry::{EndedRequest, RequestCourse},
-    tenant::{tenant_name_of, tenant_of},
 };
 
 /// Runs inference on a model, or on a family. Without a version: the newest that is ready.
@@ -53,7 +52,7 @@ use crate::{
 /// A body of `Content-Type: image/...` is a picture, which becomes the only input of a model whose registration declares how (`preprocess`).
 /// It is answered the best classes (`postprocess`).
 /// The answer has the forms that the request asks for.
-/// Of a model with a cache it says in its header `x-packhorse-cache` whether it is that of an earlier request (`hit`) or not (`miss`).
+/// The answer of a model with a cache says in its header `x-packhorse-cache` whether it is that of an earlier request (`hit`) or not (`miss`).
 /// With a header `x-packhorse-stages` in the request, it has the durations of the request's stages in its header `Server-Timing`, in milliseconds.
 #[utoipa::path(
     post, path = "/v2/models/{model}/infer", tag = "inference",
@@ -95,15 +94,8 @@ pub(super) async fn infer(
             return error.into_response();
         }
     };
-    let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
-    let identity = identity.sent_by(tenant_name_of(&parts.extensions));
-    let arrival = Arrival {
-        at: arrived,
-        tenant: tenant_of(&parts.extensions),
-        identity: &identity,
-        headers: &parts.headers,
-        extensions: &parts.extensions,
-    };
+    let identity = sender_of(&parts, inference.telemetry());
+    let arrival = Arrival::new(arrived, &identity, &parts);
     match answer(&inference, &arrival, &path, &mut body, None).await {
         Ok(answered) => {
             let timing = parts.headers.contains_key(&STAGES);
@@ -173,15 +165,8 @@ pub(crate) async fn try_model(
         catalog,
     };
     let json = Some(Form::Json);
-    let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
-    let identity = identity.sent_by(tenant_name_of(&parts.extensions));
-    let arrival = Arrival {
-        at: arrived,
-        tenant: tenant_of(&parts.extensions),
-        identity: &identity,
-        headers: &parts.headers,
-        extensions: &parts.extensions,
-    };
+    let identity = sender_of(&parts, inference.telemetry());
+    let arrival = Arrival::new(arrived, &identity, &parts);
     let answered = answer(inference, &arrival, &path, &mut body, json).await;
     if answered.is_err() {
         body.discard();

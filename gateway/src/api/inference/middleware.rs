@@ -8,7 +8,7 @@ use std::{any::Any, panic::AssertUnwindSafe};
 
 use axum::{
     extract::{Request, State},
-    http::{Extensions, HeaderMap, StatusCode},
+    http::{Extensions, HeaderMap, StatusCode, request::Parts},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
@@ -19,6 +19,7 @@ use crate::{
     api::error::INTERNAL_ERROR,
     serve::HeldUntilSent,
     telemetry::{HttpMeasurement, RequestIdentity, Telemetry},
+    tenant::tenant_name_of,
 };
 
 /// Answers a request. Its identity is also in the headers of the answer.
@@ -69,6 +70,12 @@ pub(in crate::api) fn identity_of(
 ) -> RequestIdentity {
     let identity = extensions.get::<RequestIdentity>().cloned();
     identity.unwrap_or_else(|| telemetry.identify(headers))
+}
+
+/// Returns the identity that the request has, or a new one, with the name of its tenant.
+pub(super) fn sender_of(parts: &Parts, telemetry: &Telemetry) -> RequestIdentity {
+    let identity = identity_of(&parts.extensions, &parts.headers, telemetry);
+    identity.sent_by(tenant_name_of(&parts.extensions))
 }
 
 fn panicked(cause: &(dyn Any + Send)) -> Response {

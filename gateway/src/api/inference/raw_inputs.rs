@@ -18,8 +18,8 @@ pub(in crate::api) struct RawInputTimes {
 }
 
 impl RawInputTimes {
-    /// Returns the course of a request whose raw inputs took these times.
-    pub(in crate::api) fn before(self, course: RequestCourse) -> RequestCourse {
+    /// Returns a course with the times of the raw inputs.
+    pub(in crate::api) fn added_to(self, course: RequestCourse) -> RequestCourse {
         RequestCourse {
             decode: self.decode.into(),
             tokenize: self.tokenize.into(),

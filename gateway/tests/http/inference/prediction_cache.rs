@@ -50,7 +50,7 @@ fn compute(worker: &Arc<Worker>, compute: Compute) -> Arc<AtomicUsize> {
     batches
 }
 
-/// What the cache had for an answer, by its header.
+/// Returns what the cache had for an answer, by its header.
 #[track_caller]
 fn cache_of(answer: &Answer) -> Option<&str> {
     assert_eq!(answer.status, 200, "{}", answer.text());

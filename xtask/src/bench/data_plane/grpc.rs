@@ -58,8 +58,7 @@ fn page(rows: &[Measurement], pace: &Pace) -> anyhow::Result<String> {
     let mut text = format!(
         "# gRPC beside plain tonic, and beside HTTP\n\n\
          Made by `cargo xtask bench grpc --seconds {} --rounds {}` on {}, {}.\n\n\
-         * {TWO_HOPS}: a server of tonic with windows of 1 MiB, which passes the raw input of each `ModelInfer` over one TCP connection to a worker process. \
-         The worker adds its numbers up and answers 4 bytes.\n\
+         * {TWO_HOPS}: a server of tonic with windows of 1 MiB, which passes the raw input of each `ModelInfer` over one TCP connection to a worker process.\n  The worker adds its numbers up and answers 4 bytes.\n\
          * {GRPC}: gateway and one worker on the CPU, with a TorchScript model that sums its input on one thread.\n\
          * {HTTP}: the same gateway and worker, asked with binary tensors over HTTP/1.1.\n\n\
          The clients over gRPC are tonic's, each with a connection of its own (`packhorse-ceilings grpc-load`); those over HTTP are `packhorse-lab bench`.\n\

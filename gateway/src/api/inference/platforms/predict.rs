@@ -27,7 +27,7 @@ use crate::{
         error::InferenceError,
         infer::widest_input,
         inflate::{Encoding, inflate},
-        middleware::identity_of,
+        middleware::sender_of,
         model_path::ModelPath,
         shared_memory::SharedMemoryError,
         state::{Inference, InferenceLimits},
@@ -40,13 +40,12 @@ use crate::{
     },
     driver::ServedModel,
     memory::Reservation,
-    tenant::{tenant_name_of, tenant_of},
 };
 
 /// The most rows of a call.
 const MAX_ROWS: usize = 65_536;
 
-/// What a body is.
+/// The form of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Content {
     /// Rows as JSON.
@@ -59,7 +58,7 @@ pub(super) enum Content {
     Text,
 }
 
-/// What became of a call.
+/// The end of a call.
 pub(super) enum Outcome {
     /// It is answered, or refused.
     Answered(Response),
@@ -67,7 +66,7 @@ pub(super) enum Outcome {
     Oip(Request),
 }
 
-/// What is left of a call when its body has been read.
+/// The content of a call, whose body has been read.
 enum Read {
     Rows(Arc<Rows>, Reservation),
     Oip(Bytes),
@@ -110,15 +109,8 @@ pub(super) async fn predict(
             return Outcome::Answered(error.into_response());
         }
     };
-    let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
-    let identity = identity.sent_by(tenant_name_of(&parts.extensions));
-    let arrival = Arrival {
-        at: arrived,
-        tenant: tenant_of(&parts.extensions),
-        identity: &identity,
-        headers: &parts.headers,
-        extensions: &parts.extensions,
-    };
+    let identity = sender_of(&parts, inference.telemetry());
+    let arrival = Arrival::new(arrived, &identity, &parts);
     let call = Call {
         inference,
         arrival,

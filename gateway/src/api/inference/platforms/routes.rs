@@ -65,7 +65,8 @@ pub(in crate::api::inference) fn with_vertex(routes: Router, inference: &Inferen
 
 /// Answers rows, as version 1 of the protocol of `KServe` and TensorFlow Serving does; with `--platform kserve-v1`.
 ///
-/// Rows are `instances`, or `inputs` by the inputs' names. Where a model has one input a row is its value, else an object of values by the inputs' names.
+/// Rows are `instances`, or `inputs` by the inputs' names.
+/// Where a model has one input a row is its value, else an object of values by the inputs' names.
 /// Bytes are `{"b64": "..."}`: pictures, where the model declares them; texts are strings.
 /// More rows than the model takes at once are answered in portions.
 #[utoipa::path(

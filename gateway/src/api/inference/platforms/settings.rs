@@ -104,10 +104,10 @@ pub struct Platforms {
     pub(super) vertex: Option<(String, VertexRoutes)>,
 }
 
-/// What a request asks for by the contract of a platform.
+/// The wish of a request by the contract of a platform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::api) enum Asked<'a> {
-    /// Whether the container is ready: needs no key.
+    /// The readiness of the container, for which no key is needed.
     Health,
     /// The answer of a model.
     Model(&'a str),

@@ -29,7 +29,7 @@ use crate::{
             computation::{Arrival, LARGE_TEXT, record_refusal, refusal},
             error::InferenceError,
             inflate::{Encoding, inflate},
-            middleware::identity_of,
+            middleware::sender_of,
             model_path::{ModelPath, name_and_version},
             state::{Inference, InferenceLimits},
             texts::TextInput,
@@ -70,8 +70,7 @@ pub(super) async fn receive<T: DeserializeOwned + Send + 'static>(
     let at = inference.data_plane.clock().now();
     let (parts, body) = request.into_parts();
     let mut body = IncomingBody::new(&parts.headers, body);
-    let identity = identity_of(&parts.extensions, &parts.headers, inference.telemetry());
-    let identity = identity.sent_by(tenant_name_of(&parts.extensions));
+    let identity = sender_of(&parts, inference.telemetry());
     let books = inference.unnamed.tenant(tenant_of(&parts.extensions));
     let mut memory = books.reservation();
     match read(inference, &parts, &mut body, &mut memory).await {
@@ -162,13 +161,7 @@ impl<T> Received<T> {
         let headers = &self.parts.headers;
         let path = ModelPath::find(inference, name, version, headers)?;
         let path = path.started(inference, self.at, headers).await?;
-        let arrival = Arrival {
-            at: self.at,
-            tenant: tenant_of(&self.parts.extensions),
-            identity: &self.identity,
-            headers,
-            extensions: &self.parts.extensions,
-        };
+        let arrival = Arrival::new(self.at, &self.identity, &self.parts);
         Ok(Call {
             inference,
             arrival,
