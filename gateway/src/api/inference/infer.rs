@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use memchr::memmem;
-use packhorse_api::{CACHE_HEADER, ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER};
+use packhorse_api::{ErrorBody, MODEL_HEADER, SERVER_TIMING_HEADER};
 use packhorse_cluster::{ModelName, ModelVersion, Program, TensorSpec, Time};
 use packhorse_protocol::{
     ByteRope, Form, InferRequest, InferResponse, Limits, Message, RequestMessage, json_list_bound,
@@ -30,6 +30,7 @@ use super::{
     middleware::sender_of,
     model_path::{ModelPath, request_id},
     pictures::{is_picture, request_of},
+    predictions::tell,
     raw_inputs::has_raw_inputs,
     respond::response,
     shared_memory::{RegionReader, SharedMemoryError, TenantRegions},
@@ -110,10 +111,7 @@ pub(super) async fn infer(
             if let Some(Ok(value)) = variant {
                 response.headers_mut().insert(MODEL_HEADER, value);
             }
-            if let Some(cache) = answered.course.cache {
-                let value = HeaderValue::from_static(cache.name());
-                response.headers_mut().insert(CACHE_HEADER, value);
-            }
+            tell(response.headers_mut(), answered.course.cache);
             // Only answers are compressed: one widespread client advertises gzip but cannot read compressed metadata or errors.
             compress(&parts.headers, response).await
         }

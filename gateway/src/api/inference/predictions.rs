@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use packhorse_api::CacheUse;
+use axum::http::{HeaderMap, HeaderValue};
+use packhorse_api::{CACHE_HEADER, CacheUse};
 use packhorse_cluster::Time;
 use packhorse_protocol::Tensor;
 use packhorse_serving::TenantKey;
@@ -137,6 +138,19 @@ impl Unkept {
     /// Keeps the answer.
     pub(super) fn keep(self, now: Time) {
         self.cache.insert(now, self.tenant, self.key, self.outputs);
+    }
+}
+
+/// Returns the use of the cache by a call of several requests: a hit if all of them are hits, and none if the model has no cache.
+pub(super) fn of_call(parts: impl IntoIterator<Item = Option<CacheUse>>) -> Option<CacheUse> {
+    let worse = |all, part| if part == CacheUse::Miss { part } else { all };
+    parts.into_iter().flatten().reduce(worse)
+}
+
+/// Says in the headers of an answer what the cache had.
+pub(super) fn tell(headers: &mut HeaderMap, cache: Option<CacheUse>) {
+    if let Some(cache) = cache {
+        headers.insert(CACHE_HEADER, HeaderValue::from_static(cache.name()));
     }
 }
 

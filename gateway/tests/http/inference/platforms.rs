@@ -455,3 +455,25 @@ async fn a_key_may_use_the_models_of_its_scopes_and_health_needs_none() {
     let requests = gateway.get("/v1/requests").await.ok(200);
     assert_eq!(requests.as_array().unwrap().len(), 3);
 }
+
+#[tokio::test]
+async fn a_call_of_rows_is_a_hit_if_all_its_portions_are() {
+    let limits = InferenceLimits::default();
+    let all = platforms(&["kserve-v1"]);
+    let mut gateway =
+        InferenceGateway::for_platforms(DataPlaneConfig::default(), limits, all).await;
+    let mut spec = double_model();
+    spec.cache = true;
+    let limit = spec.program.max_batch_size;
+    gateway.add_model(spec);
+    gateway.add_worker("double:1", 0).await.answer_all(double);
+    let rows = |count: u32| -> Vec<[u32; 2]> { (0..count).map(|row| [row; 2]).collect() };
+    let mut told = Vec::new();
+    // The last portion of the third call is another one.
+    for count in [2 * limit, 2 * limit, 2 * limit + 1] {
+        let answer = predict(&gateway, "double", &json!({"instances": rows(count)})).await;
+        told.push(answer.headers["x-packhorse-cache"].clone());
+        answer.ok(200);
+    }
+    assert_eq!(told, ["miss", "hit", "miss"]);
+}

@@ -10,6 +10,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use packhorse_api::CacheUse;
 use packhorse_cluster::Preprocess;
 use packhorse_protocol::{Limits, Rows, is_oip};
 use packhorse_serving::Refusal;
@@ -29,6 +30,7 @@ use crate::{
         inflate::{Encoding, inflate},
         middleware::sender_of,
         model_path::ModelPath,
+        predictions::{of_call, tell},
         shared_memory::SharedMemoryError,
         state::{Inference, InferenceLimits},
         text_calls::{
@@ -75,6 +77,8 @@ enum Read {
 /// The predictions of a portion of a call: JSON, with commas between them.
 struct Portion {
     text: Vec<u8>,
+    /// The outcome of looking in the cache; none if the model has none.
+    cache: Option<CacheUse>,
     memory: Reservation,
 }
 
@@ -410,10 +414,15 @@ async fn portion(
         }
         Err(exhausted) => Err(exhausted.into()),
     };
+    let cache = ending.course.cache;
     let (mut text, _) = ending.end(written)?;
     text.shrink_to_fit();
     memory.resize(text.len() as u64)?;
-    Ok(Portion { text, memory })
+    Ok(Portion {
+        text,
+        cache,
+        memory,
+    })
 }
 
 /// Returns the answer of all portions.
@@ -423,6 +432,7 @@ fn respond(call: &Call<'_>, portions: Vec<Portion>) -> Result<Response, Inferenc
     let mut memory = books.tenant(call.arrival.tenant).reservation();
     let bytes: usize = portions.iter().map(|portion| portion.text.len() + 1).sum();
     memory.grow((BEGIN.len() + bytes + 2) as u64)?;
+    let cache = of_call(portions.iter().map(|portion| portion.cache));
     let mut body = Vec::with_capacity(BEGIN.len() + bytes + 2);
     body.extend_from_slice(BEGIN);
     for (index, portion) in portions.into_iter().enumerate() {
@@ -437,5 +447,6 @@ fn respond(call: &Call<'_>, portions: Vec<Portion>) -> Result<Response, Inferenc
     let mut response = Body::from(body).into_response();
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
+    tell(response.headers_mut(), cache);
     Ok(response)
 }

@@ -16,6 +16,7 @@ use crate::{
         computation::{Arrival, Computed, REQUEST_BYTES, compute},
         error::InferenceError,
         model_path::ModelPath,
+        predictions::of_call,
         state::Inference,
         work_pool::Party,
     },
@@ -65,12 +66,9 @@ pub(super) async fn answers(
     let mut rows: Vec<Option<Row>> = Vec::new();
     rows.resize_with(texts, || None);
     let mut memory = Vec::with_capacity(answered.len());
-    let mut cache = None;
-    for (part, reservation, of_part) in answered {
+    let cache = of_call(answered.iter().map(|(_, _, of_part)| *of_part));
+    for (part, reservation, _) in answered {
         memory.push(reservation);
-        if cache != Some(CacheUse::Miss) {
-            cache = of_part.or(cache);
-        }
         for (index, row) in part {
             rows[index] = Some(row);
         }

@@ -9,7 +9,6 @@ use axum::{
     response::{IntoResponse as _, Response},
 };
 use bytes::Bytes;
-use packhorse_api::CACHE_HEADER;
 use packhorse_cluster::Time;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::task::spawn_blocking;
@@ -31,6 +30,7 @@ use crate::{
             inflate::{Encoding, inflate},
             middleware::sender_of,
             model_path::{ModelPath, name_and_version},
+            predictions::tell,
             state::{Inference, InferenceLimits},
             texts::TextInput,
             work_pool::Party,
@@ -268,10 +268,7 @@ impl Call<'_> {
         let mut response = Body::from(Arc::new(memory).hold(body)).into_response();
         let json = HeaderValue::from_static("application/json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
-        if let Some(cache) = cache {
-            let value = HeaderValue::from_static(cache.name());
-            response.headers_mut().insert(CACHE_HEADER, value);
-        }
+        tell(response.headers_mut(), cache);
         Ok(response)
     }
 }
