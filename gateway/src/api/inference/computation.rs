@@ -25,7 +25,7 @@ use super::{
     classes,
     error::InferenceError,
     model_path::ModelPath,
-    predictions::{Lookup, Unkept},
+    predictions::{Lookup, PendingEntry},
     raw_inputs::{RawInputTimes, has_raw_inputs, make_tensors},
     shared_memory::{SharedMemoryError, TenantRegions},
     state::Inference,
@@ -190,8 +190,8 @@ pub(in crate::api) struct Computed {
 /// What counts a request when its answer is written.
 pub(in crate::api) struct Ending {
     meter: RequestMeter,
-    /// The part of the answer that is kept for requests with the same inputs.
-    unkept: Option<Unkept>,
+    /// The entry of the cache for requests with the same inputs.
+    entry: Option<PendingEntry>,
     clock: Clock,
     /// The model that answered.
     pub(in crate::api) model: Arc<ServedModel>,
@@ -210,8 +210,8 @@ impl Ending {
         let (meter, course) = (self.meter, self.course);
         match written {
             Ok(written) => {
-                if let Some(unkept) = self.unkept {
-                    unkept.keep(self.clock.now());
+                if let Some(entry) = self.entry {
+                    entry.add(self.clock.now());
                 }
                 Ok((written, meter.end(RequestOutcome::Answered, course)))
             }
@@ -230,7 +230,7 @@ struct Answered {
     model: Arc<ServedModel>,
     outputs: Vec<OutputRows>,
     course: RequestCourse,
-    unkept: Option<Unkept>,
+    entry: Option<PendingEntry>,
 }
 
 /// Has the engine answer a request, unless the cache has its answer. Its client waits for `patience` at most, counted from the arrival; none for as long as the
@@ -288,7 +288,7 @@ pub(in crate::api) async fn compute(
             model,
             outputs,
             course,
-            unkept: None,
+            entry: None,
         }
     } else {
         let telemetry = &requested.last().telemetry;
@@ -306,13 +306,13 @@ pub(in crate::api) async fn compute(
         };
         let mut answered = submit(inference, submission, identified(meter), course).await?;
         let (model, outputs) = (&answered.model, &answered.outputs);
-        answered.unkept = lookup.unkept(inference, tenant, model, outputs).await;
+        answered.entry = lookup.entry(inference, tenant, model, outputs).await;
         answered
     };
     let model = answered.model;
     let ending = Ending {
         meter: answered.meter,
-        unkept: answered.unkept,
+        entry: answered.entry,
         clock: inference.data_plane.clock(),
         model: Arc::clone(&model),
         slo,
@@ -355,7 +355,7 @@ async fn submit(
             model: answered.model,
             outputs: answered.outputs,
             course: whole(answered.course),
-            unkept: None,
+            entry: None,
         }),
         Err(unanswered) => {
             let meter = match &unanswered.model {

@@ -31,9 +31,9 @@ pub(super) struct Lookup {
     pub(super) time: Duration,
 }
 
-/// An answer that is kept once it was written.
+/// An entry of the cache that is added once its answer was written.
 #[derive(Debug)]
-pub(super) struct Unkept {
+pub(super) struct PendingEntry {
     cache: PredictionCache,
     tenant: TenantKey,
     key: PredictionKey,
@@ -98,14 +98,14 @@ impl Lookup {
         )
     }
 
-    /// Returns what is kept of a model's answer, if it has a cache and the answer is not too large.
-    pub(super) async fn unkept(
+    /// Returns the entry for a model's answer, if it has a cache and the answer is not too large.
+    pub(super) async fn entry(
         &self,
         inference: &Inference,
         tenant: TenantKey,
         model: &ServedModel,
         outputs: &[OutputRows],
-    ) -> Option<Unkept> {
+    ) -> Option<PendingEntry> {
         let inputs = self.inputs?;
         let cache = inference.data_plane.predictions();
         let bytes = outputs.iter().map(|rows| rows.data.len()).sum();
@@ -122,7 +122,7 @@ impl Lookup {
             let copy = move || copy(&outputs);
             inference.pool.format(party(model, tenant), copy).await
         };
-        Some(Unkept {
+        Some(PendingEntry {
             cache: cache.clone(),
             tenant,
             key: PredictionKey {
@@ -134,9 +134,9 @@ impl Lookup {
     }
 }
 
-impl Unkept {
-    /// Keeps the answer.
-    pub(super) fn keep(self, now: Time) {
+impl PendingEntry {
+    /// Adds the entry.
+    pub(super) fn add(self, now: Time) {
         self.cache.insert(now, self.tenant, self.key, self.outputs);
     }
 }
