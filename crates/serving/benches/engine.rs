@@ -9,7 +9,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BTreeSet, BinaryHeap},
+    collections::{BTreeSet, BinaryHeap, VecDeque},
     sync::Barrier,
     thread,
     time::Duration,
@@ -25,18 +25,22 @@ use packhorse_serving::{
 const BATCH_SIZE: u32 = 16;
 const OBJECTIVE: Duration = Duration::from_millis(200);
 
+/// The time to copy the weights of a model to its device.
+const COPY: Duration = Duration::from_millis(1);
+
 /// Returns the compute time of a batch: 8 ms and 1 ms per row, so that a replica computes at most 667 rows per second.
 fn compute(rows: usize) -> Duration {
     Duration::from_millis(8 + rows as u64)
 }
 
-/// The members of one pool, whose weights are all on the device.
-fn in_one_pool(_: u32) -> (DeviceKey, DeviceSharing) {
+/// The members of one pool, of which this fraction has room on the device.
+fn in_one_pool(replica: u32, room: f64, models: u32) -> (DeviceKey, DeviceSharing) {
+    let places = (room * f64::from(models)).ceil() as u32;
     let member = PoolMember {
         weights: 1,
-        memory: u64::MAX,
-        load: Duration::ZERO,
-        resident: true,
+        memory: places.into(),
+        load: COPY,
+        resident: replica < places,
         on_disk: false,
         utilization: [1.0].into(),
     };
@@ -53,7 +57,7 @@ fn engine(
     discipline: Discipline,
     models: u32,
     replicas: u32,
-    place: fn(u32) -> (DeviceKey, DeviceSharing),
+    place: impl Fn(u32) -> (DeviceKey, DeviceSharing),
 ) -> Engine {
     let mut engine = Engine::new(EngineConfig {
         discipline,
@@ -108,6 +112,8 @@ struct Run {
     free: Vec<Time>,
     /// The batches in flight: when they come back, how long they waited and how long they computed.
     back: BinaryHeap<Reverse<(Time, BatchKey, Duration, Duration)>>,
+    /// The copies of weights under way, with the times at which they are there.
+    copies: VecDeque<(Time, ReplicaKey)>,
     gap: Duration,
     next: Time,
     requests: u64,
@@ -123,6 +129,7 @@ impl Run {
             models,
             free: vec![Time::ZERO; (models * replicas) as usize],
             back: BinaryHeap::new(),
+            copies: VecDeque::new(),
             gap: Duration::from_secs_f64(1.0 / (load * best * f64::from(models * replicas))),
             next: Time::ZERO,
             requests: 0,
@@ -130,15 +137,18 @@ impl Run {
         }
     }
 
-    /// Creates a run with models in the pool of one device, at this fraction of the device's best rate.
-    fn pooled(models: u32, load: f64) -> Self {
+    /// Creates a run with models in the pool of one device, which has room for this fraction of them, at this fraction of its best rate.
+    fn pooled(models: u32, room: f64, load: f64) -> Self {
         let best = f64::from(BATCH_SIZE) / compute(BATCH_SIZE as usize).as_secs_f64();
         Self {
-            engine: engine(Discipline::Deadline, models, 1, in_one_pool),
+            engine: engine(Discipline::Deadline, models, 1, |replica| {
+                in_one_pool(replica, room, models)
+            }),
             free: vec![Time::ZERO],
             gap: Duration::from_secs_f64(1.0 / (load * best)),
             models,
             back: BinaryHeap::new(),
+            copies: VecDeque::new(),
             next: Time::ZERO,
             requests: 0,
             actions: 0,
@@ -150,9 +160,14 @@ impl Run {
         while self.requests < until {
             let wake = self.engine.poll_timeout();
             let back = self.back.peek().map(|Reverse((at, ..))| *at);
-            let now = [Some(self.next), wake, back].into_iter().flatten().min();
+            let copied = self.copies.front().map(|(at, _)| *at);
+            let events = [Some(self.next), wake, back, copied];
+            let now = events.into_iter().flatten().min();
             let now = now.expect("the next request always comes");
-            if back == Some(now) {
+            if copied == Some(now) {
+                let (_, replica) = self.copies.pop_front().expect("just seen");
+                self.engine.handle(now, Event::WeightsLoaded { replica });
+            } else if back == Some(now) {
                 let Reverse((_, batch, queue_wait, compute)) = self.back.pop().expect("just seen");
                 let done = Event::BatchCompleted {
                     batch,
@@ -179,6 +194,10 @@ impl Run {
             }
             while let Some(action) = self.engine.poll(now) {
                 self.actions += 1;
+                if let Action::Load { replica } = action {
+                    let before = self.copies.back().map_or(now, |(at, _)| *at);
+                    self.copies.push_back((before.max(now) + COPY, replica));
+                }
                 if let Action::Dispatch {
                     batch,
                     replica,
@@ -216,10 +235,10 @@ fn measure(discipline: Discipline, replicas: u32, load: f64) -> f64 {
     requests_per_s
 }
 
-/// Measures a pool of models on one device.
-fn measure_pool(models: u32, load: f64) {
-    let (_, measured) = rates(Run::pooled(models, load));
-    println!("{{\"pooled\":{models},\"load\":{load},{measured}}}");
+/// Measures a pool of models on one device, which has room for this fraction of them.
+fn measure_pool(models: u32, room: f64, load: f64) {
+    let (_, measured) = rates(Run::pooled(models, room, load));
+    println!("{{\"pooled\":{models},\"room\":{room},\"load\":{load},{measured}}}");
 }
 
 /// Returns the requests per second of processor time, and all rates as fields of a JSON object.
@@ -332,7 +351,13 @@ fn measure_moves(models: u32, load: f64) {
 fn main() {
     for models in [1, 10, 100, 1000] {
         for load in [0.1, 0.8, 2.0, 10.0] {
-            measure_pool(models, load);
+            measure_pool(models, 1.0, load);
+        }
+    }
+
+    for models in [100, 1000] {
+        for load in [0.1, 0.8, 2.0, 10.0] {
+            measure_pool(models, 0.1, load);
         }
     }
 

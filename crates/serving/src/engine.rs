@@ -13,7 +13,7 @@ mod replicas;
 mod turns;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeSet, VecDeque},
     mem,
     time::Duration,
 };
@@ -26,7 +26,7 @@ pub use parts::EnginePart;
 use crate::{
     Action, BatchKey, Books, EngineConfig, Event, ModelKey, ModelLimits, ReplicaKey, Request,
     RequestKey, RequestOutcome,
-    device_pool::DevicePools,
+    device_pool::pools::{ColdRank, DevicePools},
     discipline::{Decision, Discipline, ModelView, configured_discipline},
     division_budget::DivisionBudget,
     lost_replicas::LostReplicas,
@@ -108,12 +108,12 @@ const SAFE_SLACK: Duration = Duration::from_secs(2);
 pub struct Engine {
     config: EngineConfig,
     discipline: Box<dyn Discipline>,
-    models: BTreeMap<ModelKey, Model>,
+    // Nothing iterates over these in an order that matters: it would depend on the hash.
+    models: FxHashMap<ModelKey, Model>,
     /// The model of every replica.
-    replicas: BTreeMap<ReplicaKey, ModelKey>,
-    batches: BTreeMap<BatchKey, DispatchedBatch>,
-    /// The place of every request that was accepted and has not ended. Nothing iterates over it: the order would depend on the
-    /// hash.
+    replicas: FxHashMap<ReplicaKey, ModelKey>,
+    batches: FxHashMap<BatchKey, DispatchedBatch>,
+    /// The place of every request that was accepted and has not ended.
     locations: FxHashMap<RequestKey, RequestLocation>,
     /// The times at which to decide for a model again.
     wakes: Wakes<ModelKey>,
@@ -152,6 +152,8 @@ struct Model {
     seen_by_pools: Option<(Option<Time>, Option<u32>)>,
     /// True if a device has the model's weights in its pool.
     is_resident: bool,
+    /// Its place among the models that wait for weights.
+    cold: Option<ColdRank>,
     /// What is told to requests that are refused because the model is in files only, from which it is then loaded for those that come later.
     asked_for: Option<AskedFor>,
 }
@@ -213,9 +215,9 @@ impl Engine {
         Self {
             discipline: configured_discipline(&config),
             config,
-            models: BTreeMap::new(),
-            replicas: BTreeMap::new(),
-            batches: BTreeMap::new(),
+            models: FxHashMap::default(),
+            replicas: FxHashMap::default(),
+            batches: FxHashMap::default(),
             locations: FxHashMap::default(),
             wakes: Wakes::default(),
             overloaded: OverloadedModels::default(),
@@ -297,13 +299,13 @@ impl Engine {
         }
         self.config.discipline = name;
         self.discipline = configured_discipline(&self.config);
-        let keys: Vec<ModelKey> = self.models.keys().copied().collect();
-        self.put_in_order(now, &keys);
+        self.put_in_order(now, self.models.keys().copied().collect());
     }
 
     /// Puts the waiting requests of these models into the order of the discipline, and decides anew.
-    fn put_in_order(&mut self, now: Time, models: &[ModelKey]) {
-        for &key in models {
+    fn put_in_order(&mut self, now: Time, mut models: Vec<ModelKey>) {
+        models.sort_unstable();
+        for key in models {
             for waiting in mem::take(&mut self.model_mut(key).queue).iter() {
                 let waiting = self.ranked(now, *waiting);
                 self.insert_into_queue(waiting);
@@ -495,11 +497,17 @@ impl Engine {
             .expect("a model is kept while it has requests or replicas")
     }
 
-    /// Schedules a decision for a model in the next poll.
+    /// Schedules a decision for a model in the next poll. Of a model whose replicas are all members of pools devices decide, and only what ends at its
+    /// deadline is left.
     fn schedule_decision(&mut self, now: Time, key: ModelKey) {
-        if self.models.contains_key(&key) {
-            self.set_wake(key, Some(now));
-        }
+        let Some(model) = self.models.get_mut(&key) else {
+            return;
+        };
+        let wake = match model.queue.earliest_deadline() {
+            first if model.pool.is_pooled() => first.map(|(due, _)| due.max(now)),
+            _ => Some(now),
+        };
+        self.wakes.set(key, &mut model.wake, wake);
     }
 
     fn set_wake(&mut self, key: ModelKey, wake: Option<Time>) {
@@ -516,6 +524,7 @@ impl Engine {
             .is_some_and(|model| model.limits.is_none() && model.pool.is_empty())
         {
             self.set_wake(key, None);
+            self.set_cold(key, None);
             self.no_longer_asked_for(key);
             self.models.remove(&key);
         }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use packhorse_cluster::Time;
+use rustc_hash::FxHashMap;
 
 use crate::{DeviceKey, ModelKey};
 
@@ -22,7 +23,7 @@ pub(crate) struct OverloadedModels {
 #[derive(Clone, Debug, Default)]
 struct OnDevice {
     /// The time until which each counts as overloaded.
-    until: BTreeMap<ModelKey, Time>,
+    until: FxHashMap<ModelKey, Time>,
     /// The same, by time.
     by_time: BTreeSet<(Time, ModelKey)>,
 }

@@ -335,11 +335,12 @@ impl Replica {
 
     /// Returns the forecast without a margin.
     pub(crate) fn expectation(&self, now: Time) -> Forecast<'_> {
+        let (slowdown, overhead) = self.estimate.slowdown_and_overhead(now);
         Forecast {
             now,
             busy_until: self.free_at(),
-            overhead: self.estimate.overhead(now),
-            slowdown: self.estimate.slowdown(now),
+            overhead,
+            slowdown,
             service: &self.parameters.service,
         }
     }

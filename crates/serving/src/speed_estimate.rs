@@ -86,7 +86,18 @@ impl SpeedEstimate {
 
     /// Returns the compute time divided by the profile's, weighted by the estimate's age.
     pub(crate) fn slowdown(&self, now: Time) -> f64 {
-        1.0 + (self.slowdown - 1.0) * self.confidence(now)
+        self.trusted_slowdown(self.confidence(now))
+    }
+
+    fn trusted_slowdown(&self, confidence: f64) -> f64 {
+        1.0 + (self.slowdown - 1.0) * confidence
+    }
+
+    /// Returns both, see [`Self::slowdown`] and [`Self::overhead`].
+    pub(crate) fn slowdown_and_overhead(&self, now: Time) -> (f64, Overhead) {
+        let confidence = self.confidence(now);
+        let overhead = self.overhead_fit.overhead(confidence);
+        (self.trusted_slowdown(confidence), overhead)
     }
 
     /// Returns the overhead of batches, weighted by the estimate's age.

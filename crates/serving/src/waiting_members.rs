@@ -13,6 +13,7 @@ use std::{
 };
 
 use packhorse_cluster::{Priority, Time};
+use rustc_hash::FxHashMap;
 
 use crate::ReplicaKey;
 
@@ -68,7 +69,8 @@ struct WaitingMember {
 /// The members with waiting requests.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingMembers {
-    all: BTreeMap<ReplicaKey, WaitingMember>,
+    /// Nothing iterates over them.
+    all: FxHashMap<ReplicaKey, WaitingMember>,
     urgent: BTreeSet<(Reverse<Priority>, Descending, ReplicaKey)>,
     by_efficiency: BTreeSet<(Descending, ReplicaKey)>,
     by_urgency: BTreeSet<(Time, ReplicaKey)>,

@@ -30,6 +30,8 @@ enum EngineLine {
 struct Pool {
     /// The number of models.
     pooled: u32,
+    /// The fraction of the models for whose weights the device has room.
+    room: f64,
     load: f64,
     requests_per_s: f64,
     decisions_per_s: f64,
@@ -269,14 +271,18 @@ fn report(
 /// Writes the section about pools.
 fn write_pools(text: &mut String, pools: &[Pool]) -> anyhow::Result<()> {
     *text += "\n## The pool of a device\n\n\
-        Models that share one device, whose weights are all there, with the same batches and objective, and requests for each model in turn. The load is relative to full batches: with many \
-        models nearly every batch has one row, so that a tenth of the load is already more than the device can do. A batch of one row costs the engine as much as one of sixteen.\n\n\
-        | models | load | requests/s | decisions/s | allocations per request |\n|--:|--:|--:|--:|--:|\n";
+        Models that share one device, with the same batches and objective, and requests for each model in turn.\n\
+        The load is relative to full batches: with many models nearly every batch has one row, so that a tenth of the load is already more than the device can do.\n\
+        A batch of one row costs the engine as much as one of sixteen.\n\
+        Where the device has room for a tenth of the models, the others are copied to it when requests of them wait, each in a millisecond.\n\
+        Most requests then take a copy besides a batch.\n\n\
+        | models | room for | load | requests/s | decisions/s | allocations per request |\n|--:|--:|--:|--:|--:|--:|\n";
     for row in pools {
         writeln!(
             text,
-            "| {} | {} | {:.0} | {:.0} | {:.2} |",
+            "| {} | {} % | {} | {:.0} | {:.0} | {:.2} |",
             row.pooled,
+            row.room * 100.0,
             row.load,
             row.requests_per_s,
             row.decisions_per_s,

@@ -36,12 +36,11 @@ impl DevicePool {
     /// Returns the room for a load for requests that were refused.
     pub(super) fn spare_room(&self, now: Time) -> SpareRoom {
         let (mut unused, mut waited_for_by_none) = (0, 0);
-        for (replica, weights) in self.evictable() {
-            if !self.waiting.contains(replica) {
-                waited_for_by_none += weights;
-                let is_unused = self.members[&replica].used + IDLE <= now;
-                unused += if is_unused { weights } else { 0 };
-            }
+        for evictable in self.evictable.waited_for_by_none() {
+            let weights = self.members[&evictable.replica].weights;
+            waited_for_by_none += weights;
+            let is_unused = evictable.used + IDLE <= now;
+            unused += if is_unused { weights } else { 0 };
         }
         let mut copies = self.copies.iter();
         SpareRoom {

@@ -1,6 +1,6 @@
 //! The loads of weights that requests wait for, and of those in files only that were asked for in vain.
 
-use std::{cmp::Reverse, collections::BTreeMap};
+use std::collections::BTreeMap;
 
 use packhorse_cluster::Time;
 
@@ -13,6 +13,17 @@ use crate::{
 
 /// The most members of a device that are being copied, or loaded from files: one, and the next one behind it, so that neither way waits for the engine.
 const MOST_COPIES: usize = 2;
+
+/// The most models that wait for weights which are examined for one that is loaded next. Bounds a decision.
+const MOST_EXAMINED: usize = 64;
+
+/// The device on which a model is loaded next.
+struct ModelPlace {
+    replica: ReplicaKey,
+    device: DeviceKey,
+    /// True if its first request would be late.
+    is_late: bool,
+}
 
 impl Engine {
     /// Returns the time at which the first request of a model could be answered if it is in files only, on all devices with it; `None` if it is in memory.
@@ -77,7 +88,7 @@ impl Engine {
     /// asked for in vain.
     pub(super) fn load_cold(&mut self, now: Time) {
         while let Some((replica, device, model)) = self.next_load(now) {
-            self.pools.set_cold(model, false);
+            self.set_cold(model, None);
             self.no_longer_asked_for(model);
             let pool = self.pools.get_mut(device).expect("just seen");
             let evicted = pool.load(now, replica);
@@ -88,36 +99,14 @@ impl Engine {
 
     /// Returns the next member whose weights are to be copied, with its device and model; `None` if none is, or nowhere is room.
     fn next_load(&mut self, now: Time) -> Option<(ReplicaKey, DeviceKey, ModelKey)> {
-        if self.pools.cold().is_empty() && self.pools.asked_for().is_empty() {
+        if !self.pools.is_load_wanted() {
             return None;
         }
-        let done: Vec<ModelKey> = { self.pools.cold().iter() }
-            .filter(|key| self.queued(**key) == 0)
-            .copied()
-            .collect();
-        for key in done {
-            self.pools.set_cold(key, false);
-        }
         let places = self.pools.places_for_copies(now, MOST_COPIES);
-        let cold = self.pools.cold().iter();
-        let loads = cold.filter_map(|&key| {
-            let model = &self.models[&key];
-            let (view, first) = self.first_due(now, key)?;
-            let due = first.request.deadline;
-            let members = model.pool.members();
-            let members = members.filter(|(replica, _)| view.may_take(first, *replica));
-            let places = members.filter_map(|(replica, device)| {
-                let place = places.get(&device)?;
-                let loaded = self.pools.get(device)?.loaded_at(replica, place)?;
-                Some((loaded, place.is_busy, device, replica))
-            });
-            let (loaded, _, device, replica) = places.min()?;
-            let compute = { model.pool.get(replica)? }.expectation(now).compute(1);
-            let late = loaded + compute > due;
-            let order = (late, Reverse(model.priority), due);
-            Some((order, replica, device, key))
-        });
-        let waited_for = { loads.min() }.map(|(_, replica, device, key)| (replica, device, key));
+        if places.is_empty() {
+            return None;
+        }
+        let waited_for = self.next_waited_for(now, &places);
         if self.pools.asked_for().is_empty() {
             return waited_for;
         }
@@ -127,6 +116,60 @@ impl Engine {
             pool.pace(now, replica);
         }
         for_refused.or(waited_for)
+    }
+
+    /// Returns the next member to load for requests that wait: of the model of the highest priority, and then of the one whose first request is due first;
+    /// those whose first request would be late come after the others.
+    fn next_waited_for(
+        &self,
+        now: Time,
+        places: &BTreeMap<DeviceKey, CopyPlace>,
+    ) -> Option<(ReplicaKey, DeviceKey, ModelKey)> {
+        let soonest = places.values().filter_map(CopyPlace::soonest).min()?;
+        let may_be_in_time = self.pools.cold().filter(|(rank, _)| rank.due > soonest);
+        let mut late = None;
+        for (rank, key) in may_be_in_time.take(MOST_EXAMINED) {
+            match self.place_for(now, key, places) {
+                Some(place) if !place.is_late => return Some((place.replica, place.device, key)),
+                Some(place) if late.is_none() => {
+                    late = Some((rank, (place.replica, place.device, key)));
+                }
+                _ => {}
+            }
+        }
+        let must_be_late = self.pools.cold().filter(|(rank, _)| rank.due <= soonest);
+        let first = must_be_late.take(MOST_EXAMINED).find_map(|(rank, key)| {
+            let place = self.place_for(now, key, places)?;
+            Some((rank, (place.replica, place.device, key)))
+        });
+        let first = first.into_iter().chain(late).min_by_key(|(rank, _)| *rank);
+        first.map(|(_, first)| first)
+    }
+
+    /// Returns the device on which the weights of a model would be first.
+    fn place_for(
+        &self,
+        now: Time,
+        key: ModelKey,
+        places: &BTreeMap<DeviceKey, CopyPlace>,
+    ) -> Option<ModelPlace> {
+        let pool = &self.models[&key].pool;
+        let place = |(replica, device): (ReplicaKey, DeviceKey)| {
+            let place = places.get(&device)?;
+            let loaded = self.pools.get(device)?.loaded_at(replica, place)?;
+            Some((loaded, place.is_busy, device, replica))
+        };
+        let mut places = pool.members().filter_map(place).peekable();
+        places.peek()?;
+        let (view, first) = self.first_due(now, key)?;
+        let places = places.filter(|place| view.may_take(first, place.3));
+        let (loaded, _, device, replica) = places.min()?;
+        let compute = pool.get(replica)?.expectation(now).compute(1);
+        Some(ModelPlace {
+            replica,
+            device,
+            is_late: loaded + compute > first.request.deadline,
+        })
     }
 
     /// Returns the next member to load for requests that were refused: of the model that is asked for since the longest time, of those that may be loaded.

@@ -1,13 +1,13 @@
 //! The engine's pools: which member of a device's pool computes next, and whose weights are copied to the device.
 
-use std::{mem, time::Duration};
+use std::{cmp::Reverse, mem, time::Duration};
 
 use packhorse_cluster::{Priority, Time};
 
 use super::Engine;
 use crate::{
     Action, BatchKey, DeviceKey, ModelKey, PoolMember, ReplicaKey,
-    device_pool::{DevicePool, Residency, Room},
+    device_pool::{DevicePool, Residency, Room, pools::ColdRank},
     discipline::{
         Decision, ModelView, PooledBatch, PooledChoice, choose_pooled, estimate_next, estimate_work,
     },
@@ -15,8 +15,9 @@ use crate::{
     replica::Replica,
 };
 
-/// The most urgent members, and the most others, that are examined for one that computes next. Bounds a decision.
-const MOST_EXAMINED: usize = 16;
+/// The most urgent members, and the most others, that are examined for one that computes next. Bounds a decision: with thirty to a hundred models on four to
+/// six devices, 16 gave the same goodput within 0.2 points, and four up to 0.2 points less.
+const MOST_EXAMINED: usize = 8;
 
 /// The next step of a decision about a device.
 enum NextStep {
@@ -84,7 +85,7 @@ impl Engine {
 
     /// Returns the lowest priority of the members of a device's pool.
     pub(super) fn lowest_priority(&self, device: DeviceKey) -> Option<Priority> {
-        self.pools.get(device)?.waiting.lowest()
+        self.pools.get(device)?.waiting().lowest()
     }
 
     /// Has the members of a device's pool note what waits for them, if there is a lower priority than before: others may have to give way to them now.
@@ -136,15 +137,15 @@ impl Engine {
             match (due, model.pool.get(replica)) {
                 (Some(due), Some(on)) if is_resident => {
                     let next = estimate_next(now, on, due, rows);
-                    let goes_before = pool.waiting.may_go_before(model.priority);
+                    let goes_before = pool.waiting().may_go_before(model.priority);
                     let work = goes_before
                         .then(|| estimate_work(now, on, due, model.queue.rows(), model.pool.len()));
-                    pool.waiting.insert(replica, model.priority, next, work);
+                    pool.wait(replica, model.priority, next, work);
                     if !pool.is_attended() {
                         self.pools.schedule(device, Some(now));
                     }
                 }
-                _ => pool.waiting.remove(replica),
+                _ => pool.wait_no_longer(replica),
             }
         }
         if self.note_residency(now, key) {
@@ -156,28 +157,46 @@ impl Engine {
     /// is due first.
     pub(super) fn note_residency(&mut self, now: Time, key: ModelKey) -> bool {
         let model = &self.models[&key];
-        let first = self.first_due(now, key);
         let (mut is_resident, mut is_coming, mut is_away) = (false, false, false);
-        let mut is_attended = first.is_none();
         for (replica, device) in model.pool.members() {
-            let Some(place) = { self.pools.get(device) }.and_then(|pool| pool.residency(replica))
-            else {
-                continue;
-            };
-            is_resident |= place == Residency::Resident;
-            is_coming |= place == Residency::Loading;
-            is_away |= place == Residency::Away;
-            let may_take = first.is_none_or(|(view, first)| view.may_take(first, replica));
-            is_attended |= place != Residency::Away && may_take;
+            match { self.pools.get(device) }.and_then(|pool| pool.residency(replica)) {
+                Some(Residency::Resident) => is_resident = true,
+                Some(Residency::Loading) => is_coming = true,
+                Some(Residency::Away) => is_away = true,
+                None => {}
+            }
         }
-        let is_cold = is_away && !is_attended;
+        let cold = is_away.then(|| self.cold_rank(now, key)).flatten();
         let model = self.model_mut(key);
         model.is_resident = is_resident;
         if is_resident || is_coming || !is_away {
             self.no_longer_asked_for(key);
         }
-        self.pools.set_cold(key, is_cold);
-        is_cold
+        self.set_cold(key, cold);
+        cold.is_some()
+    }
+
+    /// Returns the place of a model among those that wait for weights; `None` if no request of it waits, or a device has its weights, or gets them, that may
+    /// compute the one that is due first.
+    fn cold_rank(&self, now: Time, key: ModelKey) -> Option<ColdRank> {
+        let (view, first) = self.first_due(now, key)?;
+        let mut members = self.models[&key].pool.members();
+        let is_attended = members.any(|(replica, device)| {
+            let place = { self.pools.get(device) }.and_then(|pool| pool.residency(replica));
+            let is_there = place.is_some_and(|place| place != Residency::Away);
+            is_there && view.may_take(first, replica)
+        });
+        (!is_attended).then_some(ColdRank {
+            priority: Reverse(view.priority),
+            due: first.request.deadline,
+        })
+    }
+
+    /// Sets the place of a model among those that wait for weights; `None` if it waits for none.
+    pub(super) fn set_cold(&mut self, key: ModelKey, rank: Option<ColdRank>) {
+        let model = self.models.get_mut(&key);
+        let model = model.expect("a model is kept while it has requests or replicas");
+        self.pools.set_cold(key, &mut model.cold, rank);
     }
 
     /// Returns the waiting request of a model that is due first; if no member of a pool may take it, one that some may take.
@@ -304,14 +323,14 @@ impl Engine {
     /// Reserves the device for the member whose batch it shall compute next, if it is time.
     fn choose_member(&mut self, now: Time, device: DeviceKey, room: &Room) -> NextStep {
         let pool = self.pools.get_mut(device).expect("the caller has it");
-        pool.waiting.become_urgent(room.from(1.0));
+        pool.become_urgent(room.from(1.0));
         let pool = self.pools.get(device).expect("just seen");
         let mut compared = Comparison::default();
-        for replica in self.open(pool.waiting.urgent()) {
+        for replica in self.open(pool.waiting().urgent()) {
             compared.add(replica, &self.choose_on(now, replica, room));
         }
         if !compared.best.is_some_and(|(best, _)| best.is_urgent()) {
-            for replica in self.open(pool.waiting.others()) {
+            for replica in self.open(pool.waiting().others()) {
                 compared.add(replica, &self.choose_on(now, replica, room));
             }
         }
@@ -353,7 +372,7 @@ impl Engine {
         compared: &mut Comparison,
     ) -> Option<(PooledBatch, ReplicaKey)> {
         let pool = self.pools.get(device)?;
-        let late = { &pool.waiting }.late_above(batch.priority, batch.end, MOST_EXAMINED);
+        let late = { pool.waiting() }.late_above(batch.priority, batch.end, MOST_EXAMINED);
         if late.is_empty() {
             return None;
         }
@@ -384,9 +403,9 @@ impl Engine {
             let waits = self.queued(self.replicas[&replica]) > 0;
             let pool = self.pools.get_mut(device).expect("the caller has it");
             if waits {
-                changes |= pool.waiting.put_last(replica);
+                changes |= pool.put_last(replica);
             } else {
-                pool.waiting.remove(replica);
+                pool.wait_no_longer(replica);
                 changes = true;
             }
         }

@@ -90,15 +90,13 @@ impl Engine {
         part.pools = self.pools.split_off(models);
         part.models = self
             .models
-            .extract_if(.., |key, _| models.contains(key))
+            .extract_if(|key, _| models.contains(key))
             .collect();
-        let replicas = self
-            .replicas
-            .extract_if(.., |_, model| models.contains(model));
+        let replicas = self.replicas.extract_if(|_, model| models.contains(model));
         part.replicas = replicas.collect();
         let batches = self
             .batches
-            .extract_if(.., |_, batch| models.contains(&batch.model));
+            .extract_if(|_, batch| models.contains(&batch.model));
         part.batches = batches.collect();
         part.wakes = self.wakes.split_off(|model| models.contains(&model));
         let replicas = &part.replicas;
@@ -152,9 +150,9 @@ impl Engine {
         let keys: Vec<ModelKey> = part.models.keys().copied().collect();
         let [models, replicas, batches, locations] = self.sizes();
         let added = part.sizes();
-        self.models.append(&mut part.models);
-        self.replicas.append(&mut part.replicas);
-        self.batches.append(&mut part.batches);
+        self.models.extend(mem::take(&mut part.models));
+        self.replicas.extend(mem::take(&mut part.replicas));
+        self.batches.extend(mem::take(&mut part.batches));
         self.locations.extend(mem::take(&mut part.locations));
         let sums = [
             models + added[0],
@@ -169,7 +167,7 @@ impl Engine {
         self.turns.absorb(part.turns);
         self.pools.absorb(part.pools);
         if part.config.discipline != self.config.discipline {
-            self.put_in_order(now, &keys);
+            self.put_in_order(now, keys);
         }
     }
     /// Returns the number of models, replicas, batches and requests.
