@@ -9,9 +9,10 @@ from pathlib import Path
 import chart
 import models
 import pytest
+import requests
 import yaml
 from chart import CHART, ROOT, VALUES, container, containers, objects, of_kind, pods, template
-from cluster import PROGRAMS, Cluster, wait_until
+from cluster import PROGRAMS, Cluster, Process, wait_until
 from conftest import simulated_devices
 from http_admin import request
 from load import Load
@@ -239,6 +240,44 @@ def test_a_packaged_chart_renders_the_same(tmp_path: Path):
     arguments = [chart.RELEASE, "--namespace", chart.NAMESPACE, "--kube-version", "v1.28.0", "-f", str(VALUES["everything"])]
     packaged = chart.run("template", arguments[0], str(archive), *arguments[1:])
     assert packaged.stdout == template("-f", str(VALUES["everything"])).stdout
+
+
+@every_values
+def test_a_gateway_starts_with_the_environment_that_is_rendered(values: str, tmp_path: Path):
+    """Its files are elsewhere here, and its ports are free ones."""
+    secrets, certificates = tmp_path / "secrets", tmp_path / "certificates"
+    subprocess.run(["sh", ROOT / "docker/make-secrets.sh", secrets], check=True)
+    for arguments in (["init", certificates], ["issue", certificates, "gateway", "--ip", "127.0.0.1", "--gateway"]):
+        subprocess.run([PROGRAMS / "packhorse", "certs", *arguments], check=True, capture_output=True)
+    places = {
+        "/var/lib/packhorse": tmp_path / "state",
+        "/run/secrets/packhorse-tls/tls.crt": certificates / "gateway.pem",
+        "/run/secrets/packhorse-tls/tls.key": certificates / "gateway.key",
+        "/run/secrets/packhorse": secrets,
+    }
+    environment = {}
+    for variable in container(objects(values), "gateway")["env"]:
+        value = re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", variable["value"])
+        for there, here in places.items():
+            value = value.replace(there, str(here)) if value.startswith(there) else value
+        environment[variable["name"]] = value
+    gateway = Process([str(PROGRAMS / "packhorse-gateway")], tmp_path / "log", environment)
+    try:
+
+        def listens() -> bool:
+            assert gateway.is_running(), gateway.said()
+            return (tmp_path / "state/endpoints.json").exists()
+
+        wait_until(listens, "the gateway to listen")
+        endpoints = json.loads((tmp_path / "state/endpoints.json").read_text())
+        told = [probe["httpGet"]["path"] for probe in (container(objects(values), "gateway")[name] for name in ("readinessProbe", "livenessProbe"))]
+        scheme = "https" if "PACKHORSE_TLS_CERT" in environment else "http"
+        for path in told:
+            url = f"{scheme}://{endpoints['inference']}{path}"
+            answers = lambda url=url: requests.get(url, verify=str(certificates / "ca.pem"), timeout=10).status_code == 200  # noqa: E731
+            wait_until(answers, path)
+    finally:
+        assert gateway.stop() == 0, gateway.said()
 
 
 def test_an_agent_that_leaves_gives_its_replicas_away_first_and_one_that_comes_back_gets_some(tmp_path: Path):

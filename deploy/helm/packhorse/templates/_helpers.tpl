@@ -44,7 +44,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* The names by which other pods and the route's clients reach the inference listener. */}}
 {{- define "packhorse.allowedHosts" -}}
 {{- $name := include "packhorse.fullname" . -}}
-{{- $names := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.*" $name .Release.Namespace) -}}
+{{- $names := list $name (printf "%s.%s" $name .Release.Namespace) (printf "%s.%s.svc" $name .Release.Namespace) (printf "%s.%s.svc.cluster.local" $name .Release.Namespace) -}}
 {{- if .Values.httpRoute.enabled }}{{ $names = concat $names .Values.httpRoute.hostnames }}{{ end -}}
 {{- concat $names .Values.gateway.allowedHosts | join "," -}}
 {{- end -}}
