@@ -12,10 +12,12 @@ import pytest
 import requests
 import yaml
 from chart import CHART, ROOT, VALUES, container, containers, objects, of_kind, pods, template
-from cluster import PROGRAMS, Cluster, Process, wait_until
+from cluster import PROGRAMS, Cluster, Process, free_port, wait_until
 from conftest import simulated_devices
 from http_admin import request
 from load import Load
+from test_serve import write_model
+from urllib3.exceptions import HTTPError
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`cargo xtask setup` installs kubernetes-validate")
 jsonschema = pytest.importorskip("jsonschema")
@@ -138,6 +140,39 @@ def test_kserves_runtime_is_told_what_it_knows():
     paths = json.loads((ROOT / "openapi/gateway.json").read_text())["paths"]
     for probe in ("readinessProbe", "livenessProbe"):
         assert one[probe]["httpGet"]["path"].replace("{{.Name}}", "{model}") in paths
+
+
+def test_kserves_runtime_serves_a_mounted_repository_and_is_ready_with_its_model(tmp_path: Path):
+    (runtime,) = yaml.safe_load_all((ROOT / "deploy/kserve/runtime.yaml").read_text())
+    (one,) = runtime["spec"]["containers"]
+    (service,) = yaml.safe_load_all((ROOT / "deploy/kserve/inference-service.yaml").read_text())
+    name = service["metadata"]["name"]
+    mounted = tmp_path / "models"
+    write_model(mounted, models.simulated(name), 1, b"the file of a model")
+    port = free_port()
+    environment = {variable["name"]: variable["value"] for variable in one["env"]}
+    environment |= {"PACKHORSE_STATE_DIR": str(tmp_path / "state"), "PACKHORSE_LISTEN": f"127.0.0.1:{port}"}
+    environment |= {"PACKHORSE_GRPC_LISTEN": "127.0.0.1:0", "PACKHORSE_ADMIN_LISTEN": "127.0.0.1:0"}
+    environment |= {"PACKHORSE_DEVICES": "simulated:V100-SXM2-16GB:1", "PACKHORSE_PROFILES": str(models.profiles(tmp_path, {name: 5}))}
+    (folder,) = one["args"]
+    assert folder == "/mnt/models"
+    serve = Process([str(PROGRAMS / "packhorse"), "serve", str(mounted)], tmp_path / "log", environment)
+    path = one["readinessProbe"]["httpGet"]["path"].replace("{{.Name}}", name)
+
+    def is_ready() -> bool:
+        assert serve.is_running(), serve.said()
+        try:
+            return request(f"127.0.0.1:{port}", "GET", path, headers={"host": f"{name}.example.com"}).status == 200
+        except HTTPError:
+            return False
+
+    try:
+        wait_until(is_ready, "the model to be ready", limit=60)
+        x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        answer = request(f"127.0.0.1:{port}", "POST", f"/v2/models/{name}/infer", json.dumps({"inputs": [x]}).encode())
+        assert answer.status == 200, answer
+    finally:
+        serve.stop(60)
 
 
 @every_values
