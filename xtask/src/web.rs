@@ -93,17 +93,23 @@ fn install() -> anyhow::Result<()> {
     npm(&["install", "--no-save", "--ignore-scripts"])
 }
 
-/// Runs npm in `web/`, with the Node of the virtual environment.
+/// Runs npm in `web/`.
 fn npm(arguments: &[&str]) -> anyhow::Result<()> {
     succeed(&mut npm_command(arguments)?)
 }
 
 fn npm_command(arguments: &[&str]) -> anyhow::Result<Command> {
+    let mut npm = npm_anywhere(arguments)?;
+    npm.current_dir(root().join("web"));
+    Ok(npm)
+}
+
+/// Returns npm with these arguments, and with the Node of the virtual environment.
+pub(crate) fn npm_anywhere(arguments: &[&str]) -> anyhow::Result<Command> {
     let programs = root().join(".venv/bin");
     let mut npm = Command::new(programs.join("npm"));
     npm.args(["--no-audit", "--no-fund", "--no-update-notifier"])
         .args(arguments)
-        .current_dir(root().join("web"))
         .env("PATH", path_with(&programs)?);
     Ok(npm)
 }

@@ -1,6 +1,6 @@
 //! The client of the admin API, with one method per route.
 
-use std::io;
+use std::{io, time::Duration};
 
 use packhorse_api::{
     ArtifactView, BatchTimeView, Changed, CreatedKey, GoodputView, ImportedProfiles, KeyRequest,
@@ -298,9 +298,14 @@ impl AdminClient {
         self.caller.fetch(request).await
     }
 
-    /// Moves the replicas of a node to other nodes.
-    pub async fn drain(&self, node: &NodeName) -> Result<Changed<NodeView>, CallError> {
-        let request = self.node_request(node, "drain");
+    /// Moves the replicas of a node to other nodes, and ends those that have no other place when `deadline`, which counts whole seconds, is over.
+    pub async fn drain(
+        &self,
+        node: &NodeName,
+        deadline: Option<Duration>,
+    ) -> Result<Changed<NodeView>, CallError> {
+        let seconds = deadline.map(|deadline| [("deadline_s", deadline.as_secs())]);
+        let request = self.node_request(node, "drain").query(&seconds);
         self.caller.fetch(request).await
     }
 

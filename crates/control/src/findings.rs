@@ -420,7 +420,9 @@ fn why_not_placed(state: &State, id: &ModelId) -> Option<(&'static str, &'static
 
 fn of_nodes(state: &State, all: &mut Vec<Finding>) {
     for (name, node) in state.nodes.iter() {
-        if node.is_lost() {
+        let drained = node.record.scheduling == Scheduling::Draining;
+        // A node that was drained before its agent stopped is where it was meant to be.
+        if node.is_lost() && !(drained && state.rollout.on_node(name).next().is_none()) {
             let cure = format!("start its agent, or remove it with packhorse node remove {name}");
             all.push(
                 Finding::new(
@@ -433,7 +435,7 @@ fn of_nodes(state: &State, all: &mut Vec<Finding>) {
                 .cured_by(cure),
             );
         }
-        if node.record.scheduling != Scheduling::Draining {
+        if !drained {
             continue;
         }
         let mut left: BTreeMap<&ModelId, usize> = BTreeMap::new();

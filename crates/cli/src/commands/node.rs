@@ -1,10 +1,14 @@
 //! `packhorse node`: lists nodes, takes them out of service, and makes tokens for them.
 
-use packhorse_api::{Changed, NodeView};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use packhorse_api::{Changed, NodeState, NodeView};
 use packhorse_cluster::NodeName;
 use packhorse_terminal::{context::Context, output};
+use tokio::time::sleep;
 
-use super::consent::ConsentArgs;
+use super::{arguments::parse_duration, consent::ConsentArgs};
 use crate::view;
 
 #[derive(clap::Subcommand)]
@@ -20,8 +24,10 @@ pub(crate) enum NodeCommand {
     #[command(after_help = "Example:\n  packhorse node uncordon rack1")]
     Uncordon(NodeRef),
     /// Move the replicas of a node to other nodes
-    #[command(after_help = "Example:\n  packhorse node drain rack1")]
-    Drain(LeavingNode),
+    #[command(
+        after_help = "Examples:\n  packhorse node drain rack1\n  packhorse node drain rack1 --yes --deadline 5m --wait"
+    )]
+    Drain(Drain),
     /// Remove a node whose agent has stopped
     #[command(
         visible_alias = "rm",
@@ -47,6 +53,21 @@ pub(crate) struct LeavingNode {
     consent: ConsentArgs,
 }
 
+#[derive(clap::Args)]
+pub(crate) struct Drain {
+    #[command(flatten)]
+    leaving: LeavingNode,
+    /// Time, such as 90s or 5m, after which the replicas end whose models have no place elsewhere [default: they stay until there is one]
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    deadline: Option<Duration>,
+    /// Wait until the node has no replica any more
+    #[arg(long)]
+    wait: bool,
+}
+
+/// The time between two looks at a node that is drained.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+
 impl NodeCommand {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
         let admin = context.admin()?;
@@ -55,7 +76,7 @@ impl NodeCommand {
             Self::Token(node) => return token(context, &node.name).await,
             Self::Cordon(node) => admin.cordon(&node.name).await?,
             Self::Uncordon(node) => admin.uncordon(&node.name).await?,
-            Self::Drain(leaving) => leaving.drain(context).await?,
+            Self::Drain(drain) => drain.run(context).await?,
             Self::Remove(leaving) => return leaving.remove(context).await,
         };
         if context.json() {
@@ -70,13 +91,34 @@ impl NodeCommand {
     }
 }
 
-impl LeavingNode {
-    async fn drain(self, context: &Context) -> anyhow::Result<Changed<NodeView>> {
-        let (admin, name) = (context.admin()?, self.node.name);
+impl Drain {
+    async fn run(self, context: &Context) -> anyhow::Result<Changed<NodeView>> {
+        let (admin, name) = (context.admin()?, self.leaving.node.name);
         let dry_run = admin.dry_run().drain(&name);
-        self.consent.make(&[], dry_run, admin.drain(&name)).await
+        let drain = admin.drain(&name, self.deadline);
+        let mut node = self.leaving.consent.make(&[], dry_run, drain).await?;
+        while self.wait
+            && node
+                .view
+                .devices
+                .iter()
+                .any(|device| !device.replicas.is_empty())
+        {
+            sleep(POLL_INTERVAL).await;
+            let nodes = admin.nodes().await?;
+            let found = nodes.into_iter().find(|node| node.name == name);
+            node.view = found.with_context(|| format!("node {name} was removed meanwhile"))?;
+            ensure!(
+                node.view.state == NodeState::Draining,
+                "node {name} is {} and no longer drained, with replicas left",
+                output::state_name(&node.view.state)
+            );
+        }
+        Ok(node)
     }
+}
 
+impl LeavingNode {
     async fn remove(self, context: &Context) -> anyhow::Result<()> {
         let (admin, name) = (context.admin()?, self.node.name);
         let dry_run = admin.dry_run().remove_node(&name);

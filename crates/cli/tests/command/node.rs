@@ -1,6 +1,6 @@
 //! `/v1/nodes`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use packhorse_stand_in::{Gateway, node, placed_model};
 
@@ -59,6 +59,59 @@ async fn nodes_are_taken_out_of_service_and_back() {
             gateway.run(&["node", action, "rack1", "--json"]).json(),
             view
         );
+    }
+}
+
+/// The node that is drained, with or without its replica.
+fn draining(replicas: &[&str]) -> Value {
+    let mut view = node("rack1", 1, "1-0");
+    view["state"] = json!("draining");
+    view["devices"][0]["replicas"] = json!(replicas);
+    view
+}
+
+#[tokio::test]
+async fn a_drain_has_a_deadline_and_waits_until_the_node_has_no_replica() {
+    let gateway = Gateway::start(crate::PROGRAM).await;
+    let mut begun = draining(&["1-0"]);
+    begun["consequences"] = json!([]);
+    gateway
+        .answers("POST", "/v1/nodes/rack1/drain", 200, begun)
+        .await;
+    gateway
+        .answers("GET", "/v1/nodes", 200, json!([draining(&[])]))
+        .await;
+    let drain = ["node", "drain", "rack1", "--yes"];
+    let ran = gateway.run(&[&drain[..], &["--deadline", "2m", "--wait", "--json"]].concat());
+    assert_eq!(ran.json()["devices"][0]["replicas"], json!([]));
+    let asked = gateway.server.received_requests().await.unwrap();
+    let asked: Vec<String> = asked
+        .iter()
+        .map(|request| format!("{} {}", request.method, request.url.path()))
+        .collect();
+    assert_eq!(asked, ["POST /v1/nodes/rack1/drain", "GET /v1/nodes"]);
+    let sent = &gateway.server.received_requests().await.unwrap()[0];
+    assert_eq!(sent.url.query(), Some("deadline_s=120"));
+}
+
+#[tokio::test]
+async fn a_wait_for_a_drain_ends_where_the_drain_does() {
+    for (found, said) in [
+        (json!([]), "node rack1 was removed meanwhile"),
+        (
+            json!([node("rack1", 1, "1-0")]),
+            "node rack1 is ready and no longer drained, with replicas left",
+        ),
+    ] {
+        let gateway = Gateway::start(crate::PROGRAM).await;
+        let mut begun = draining(&["1-0"]);
+        begun["consequences"] = json!([]);
+        gateway
+            .answers("POST", "/v1/nodes/rack1/drain", 200, begun)
+            .await;
+        gateway.answers("GET", "/v1/nodes", 200, found).await;
+        let ran = gateway.run(&["node", "drain", "rack1", "--yes", "--wait"]);
+        assert_eq!(ran.error(), format!("error: {said}\n"));
     }
 }
 
