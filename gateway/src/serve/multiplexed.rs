@@ -37,10 +37,10 @@ pub(super) type Builder = http2::Builder<TokioExecutor>;
 /// The most requests of a connection at a time. A client that opens more waits, or is refused.
 pub const MAX_STREAMS: u32 = 256;
 /// The most bytes that all requests of a connection together may send before they are read.
-pub const CONNECTION_WINDOW: u32 = 1 << 20;
+pub const CONNECTION_WINDOW: u32 = 2 << 20;
 /// The most bytes that a request may send before they are read. Eight requests that wait leave room for others; and the smallest messages that fill it are
-/// fewer than the HTTP/2 library takes from an attacker.
-pub(crate) const STREAM_WINDOW: u32 = 128 << 10;
+/// fewer than the HTTP/2 library takes from an attacker. An image of 0.6 MB waits twice for its client; half of the window would wait five times.
+pub(crate) const STREAM_WINDOW: u32 = 256 << 10;
 /// The largest frame of data in bytes: four times the smallest that a peer must take, and a quarter of the frames.
 const FRAME_BYTES: u32 = 64 << 10;
 /// The most bytes of an answer that are kept for a client beyond what it has room for, unless they are one piece.

@@ -1,7 +1,5 @@
 //! `ModelInfer`.
 
-use std::sync::Arc;
-
 use axum::{
     extract::{Request, State},
     http::{HeaderMap, HeaderName, HeaderValue},
@@ -17,7 +15,7 @@ use super::{
     turn::Turn,
     unary::within,
 };
-use crate::api::inference::error::InferenceError;
+use crate::api::inference::{computation::timing, error::InferenceError};
 
 /// Runs inference on a model, or on a family, as `POST /v2/models/{model}/infer` does.
 pub(super) async fn model_infer(State(grpc): State<Grpc>, request: Request) -> Response {
@@ -28,7 +26,7 @@ pub(super) async fn model_infer(State(grpc): State<Grpc>, request: Request) -> R
         Err(error) => return Status::from(error).into_response(),
     };
     let patience = caller.head.patience;
-    let mut turn = Turn::of_call(Arc::new(caller));
+    let mut turn = Turn::of_call(caller);
     let answer = async {
         let prefix = reader.only().await?;
         let received = turn.receive(&mut reader, prefix).await?;
@@ -50,12 +48,13 @@ pub(super) async fn model_infer(State(grpc): State<Grpc>, request: Request) -> R
             let mut response = one(reply, compression);
             let headers = response.headers_mut();
             if wants_timing {
-                insert(headers, SERVER_TIMING_HEADER, &answered.timing);
+                let timing = timing(&answered.course, &answered.times).to_string();
+                insert(headers, SERVER_TIMING_HEADER, &timing);
             }
             if let Some(variant) = &answered.variant {
                 insert(headers, MODEL_HEADER, variant);
             }
-            if let Some(cache) = answered.cache {
+            if let Some(cache) = answered.course.cache {
                 insert(headers, CACHE_HEADER, cache.name());
             }
             response

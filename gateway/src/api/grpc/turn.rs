@@ -3,10 +3,9 @@
 //! A request is received once its model, its key and its memory are known; large ones into memory that is shared with workers, where its raw tensors
 //! stay. Only one whose model stands behind other things has to be there before its model is known. Even its key is used before.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use axum::http::{Extensions, StatusCode};
-use packhorse_api::CacheUse;
 use packhorse_cluster::Time;
 use packhorse_grpc::{Prefix, messages::inference::ModelInferRequest, wants_final_mark};
 use packhorse_protocol::ByteRope;
@@ -27,7 +26,7 @@ use crate::{
             body::Place,
             computation::{
                 Arrival, Computed, LARGE_REQUEST, REQUEST_BYTES, SHARED_TENSORS, compute, is_probe,
-                record_refusal, refusal, timing,
+                record_refusal, refusal,
             },
             error::InferenceError,
             model_path::ModelPath,
@@ -37,7 +36,7 @@ use crate::{
     keys::KeyUse,
     memory::Reservation,
     serve::HeldUntilSent,
-    telemetry::RequestIdentity,
+    telemetry::{EndedRequest, RequestCourse, RequestIdentity},
     tenant::{tenant_name_of, tenant_of},
 };
 
@@ -68,33 +67,40 @@ pub(super) struct Turn {
 pub(super) struct Answered {
     pub(super) frame: ByteRope,
     pub(super) is_compressed: bool,
-    /// The durations of the request's stages.
-    pub(super) timing: String,
     /// The model that answered, if a family was requested.
     pub(super) variant: Option<String>,
-    /// The outcome of looking in the cache; none if the model has none.
-    pub(super) cache: Option<CacheUse>,
+    /// The course of the request through the data plane.
+    pub(super) course: RequestCourse,
+    /// The measured times of the request.
+    pub(super) times: EndedRequest,
 }
 
 impl Turn {
     /// Begins with the arrival of the only request of a call.
-    pub(super) fn of_call(caller: Arc<Caller>) -> Self {
+    pub(super) fn of_call(mut caller: Caller) -> Self {
         let identity = caller.identity.clone();
-        Self::new(caller, identity, false)
+        let extensions = mem::take(&mut caller.extensions);
+        Self::new(Arc::new(caller), identity, extensions, false)
     }
 
     /// Begins with the arrival of a request of a stream, which are counted from 1.
     pub(super) fn of_stream(caller: Arc<Caller>, number: u64) -> Self {
         let identity = caller.identity.of_request(number);
-        Self::new(caller, identity, true)
+        let extensions = caller.extensions.clone();
+        Self::new(caller, identity, extensions, true)
     }
 
-    fn new(caller: Arc<Caller>, identity: RequestIdentity, is_of_stream: bool) -> Self {
+    fn new(
+        caller: Arc<Caller>,
+        identity: RequestIdentity,
+        extensions: Extensions,
+        is_of_stream: bool,
+    ) -> Self {
         Self {
             at: caller.grpc.data_plane.clock().now(),
             is_of_stream,
             identity,
-            extensions: caller.extensions.clone(),
+            extensions,
             caller,
             used: None,
             path: None,
@@ -335,9 +341,9 @@ impl Turn {
         Ok(Answered {
             frame,
             is_compressed,
-            timing: timing(&course, &times).to_string(),
             variant,
-            cache: course.cache,
+            course,
+            times,
         })
     }
 

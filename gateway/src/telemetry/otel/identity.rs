@@ -92,9 +92,14 @@ impl RequestIdentity {
 
     /// Writes the id, and the position in the trace if there is one, to the headers of the answer.
     pub(crate) fn write_to(&self, headers: &mut HeaderMap) {
-        headers.insert(&REQUEST_ID, self.id.clone());
+        // No other answer has the id. HTTP/2 would keep it for others all the same, and compare each with all that it has kept.
+        let unrepeated = |mut value: HeaderValue| {
+            value.set_sensitive(true);
+            value
+        };
+        headers.insert(&REQUEST_ID, unrepeated(self.id.clone()));
         if let Some(trace) = &self.trace {
-            headers.insert(TRACEPARENT, trace.header());
+            headers.insert(TRACEPARENT, unrepeated(trace.header()));
         }
     }
 }

@@ -22,7 +22,7 @@ const IN_FLIGHT: usize = 64;
 /// More streams than it takes to close the window of their connection.
 const STREAMS: usize = 10;
 /// The bytes that each of them sends: more than its window.
-const BYTES: usize = 200 << 10;
+const BYTES: usize = 400 << 10;
 
 fn pending(gateway: &InferenceGateway) -> usize {
     let metrics = gateway.metrics();
@@ -80,7 +80,7 @@ async fn a_client_that_waits_for_the_gateway_is_not_cut_for_it() {
 #[tokio::test]
 async fn a_stream_takes_memory_for_what_it_may_send_unread() {
     let config = DataPlaneConfig {
-        memory_budget_bytes: 1 << 20,
+        memory_budget_bytes: 2 << 20,
         ..DataPlaneConfig::default()
     };
     let gateway = InferenceGateway::start_with(config, InferenceLimits::default()).await;
@@ -100,7 +100,7 @@ async fn a_stream_takes_memory_for_what_it_may_send_unread() {
             .find_map(|line| line.strip_prefix("packhorse_memory_used_bytes "));
         line.and_then(|used| used.parse().ok()).unwrap_or(0_u64)
     };
-    assert_eq!(used(&gateway), 4 * (128 << 10));
+    assert_eq!(used(&gateway), 4 * (256 << 10));
     assert_eq!(client.begin(STREAM, &[]).code().await, UNAVAILABLE);
     for stream in &mut streams {
         stream.finish();
