@@ -5,7 +5,7 @@ import { call, get, getText } from "../api/client";
 import type { Consequences, ModelChange, ModelGoodput, ModelView, RateMode, ReplicaView, RequestPoint, RequestView } from "../api/types";
 import { takesFromOthers } from "../consequences";
 import { parseCsv } from "../csv";
-import { bytes, count, fixed, ms, percent, rate } from "../format";
+import { bytes, count, fixed, ms, percent, rate, shares } from "../format";
 import { columns, perSecond } from "../history";
 import { keyOf, profilesKey } from "../live/state";
 import { store, useCluster } from "../live/store";
@@ -180,6 +180,8 @@ function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: 
   const mayChange = useMayChange();
   const name = shown.name;
   const explicit = versions.find((version) => version.split)?.split;
+  const newest = versions.reduce((a, b) => (b.version > a.version ? b : a), shown);
+  const rollback = newest.rollback_split;
   const change = useAction(async (act: "split" | "auto" | "rollback" | number) => {
     const path = `/v1/models/${encodeURIComponent(name)}`;
     let answer: ModelView;
@@ -206,9 +208,11 @@ function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: 
                 Split
               </button>
             )}
-            <button type="button" disabled={change.busy || (versions.length === 1 && !explicit)} onClick={() => void change.run("rollback")}>
-              Roll back
-            </button>
+            {rollback && (
+              <button type="button" disabled={change.busy} onClick={() => void change.run("rollback")}>
+                Roll back to {shares(rollback)}
+              </button>
+            )}
           </>
         )
       }

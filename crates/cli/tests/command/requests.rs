@@ -48,6 +48,27 @@ async fn missed_requests_show_where_their_time_went() {
     ] {
         assert!(ran.text().contains(part), "{part} is not in {ran:?}");
     }
+    let rejected = json!([{
+        "id": 281_474_976_710_656_u64, "request_id": "order-4713", "trace_id": null, "key": "1a2b3c4d", "key_name": "shop", "at_ms": 1_795_388_003_313.25,
+        "model": "cat", "version": null, "outcome": "rejected", "status": 403, "address": "10.0.0.7", "reason": "the key may not", "latency_ms": 0.5,
+        "slo_ms": 0.0, "rows": 0, "cache": null, "stages_ms": requests[0]["stages_ms"], "batch": null,
+    }]);
+    admin("GET", "/v1/requests")
+        .and(query_param("outcome", "rejected"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(&rejected))
+        .mount(&gateway.server)
+        .await;
+    let ran = gateway.run(&["requests", "--outcome", "rejected"]);
+    for part in ["shop", "cat", "rejected", "403: the key may not"] {
+        assert!(ran.text().contains(part), "{part} is not in {ran:?}");
+    }
+    let ran = gateway.run(&["requests", "--outcome", "rejected", "--id", "order-4713"]);
+    for part in [
+        "order-4713  cat  rejected after 0.5 ms\n",
+        "key shop, from 10.0.0.7",
+    ] {
+        assert!(ran.text().contains(part), "{part} is not in {ran:?}");
+    }
     let ran = gateway.run(&["requests", "--since", "yesterday"]);
     assert!(ran.stderr.contains("expected how long ago"), "{ran:?}");
     admin("GET", "/v1/requests")

@@ -78,7 +78,7 @@ use crate::{
 };
 
 pub use auth::Credentials;
-pub(crate) use auth::bearer;
+pub(crate) use auth::{bearer, bearer_of};
 pub(crate) use requests::MAX_TRACES;
 
 /// The header of answers that are not to be kept by anything on their way: streams, and those with secrets.
