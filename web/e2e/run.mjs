@@ -44,7 +44,8 @@ async function step(name, act) {
   console.log(`${name.padEnd(68, ".")} ${((performance.now() - begin) / 1000).toFixed(1).padStart(5)} s`);
 }
 
-const cluster = await new Cluster().start("--discipline", "deadline");
+const GRAFANA = "https://grafana.example.com";
+const cluster = await new Cluster().start("--discipline", "deadline", "--grafana-url", GRAFANA);
 const origin = process.env.DASHBOARD ?? cluster.admin;
 const browser = await launch();
 const unloads = [];
@@ -159,6 +160,8 @@ async function run() {
     await windows.getByText(/^since /).waitFor();
     await windows.getByRole("link", { name: "24 h" }).click();
     await page.waitForFunction(() => location.hash === "#/models/vgg19?window=24h");
+    const grafana = page.getByRole("link", { name: "Grafana" });
+    assert.equal(await grafana.getAttribute("href"), `${GRAFANA}/d/packhorse-model?from=now-24h&to=now&var-model=vgg19`);
     await go(`#/placement?device=${encodeURIComponent("rack-a-1/sim0")}`);
     await page.getByRole("heading", { name: "Device rack-a-1/sim0" }).waitFor();
     await page.getByRole("img", { name: /^Part of the time/ }).waitFor();
@@ -417,7 +420,7 @@ async function run() {
     mkdirSync(PICTURES, { recursive: true });
     for (const scheme of ["light", "dark"]) {
       await page.emulateMedia({ colorScheme: scheme });
-      for (const [name, address] of Object.entries(VIEWS)) {
+      for (const [name, address] of Object.entries({ ...VIEWS, incident: incidentAddress })) {
         await go(address);
         await page.locator("main h1").waitFor();
         await page.waitForFunction(() => !document.querySelector(".loading"));

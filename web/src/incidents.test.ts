@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Finding, IncidentFinding, Subject } from "./api/types";
-import { causesAndSymptoms, incidentHref, listWith, pageOf, subjectHref, versionHref } from "./incidents";
+import { causesAndSymptoms, headline, incidentHref, listWith, pageOf, subjectHref, versionHref } from "./incidents";
 
 const finding = (subject: Subject | null, root: Subject | null): IncidentFinding => {
   const text = { text: "", cause: "", cure: null, evidence: [], victims: [], problem: "", missed_requests: 0, since_ms: null };
@@ -17,8 +17,10 @@ test("the cause stands above its symptoms, also those of the same kind of object
   const victim = finding({ model: "a:1" }, { device: "n/0" });
   const other = finding({ device: "n/1" }, { device: "n/0" });
   expect(causesAndSymptoms({ root: { device: "n/0" }, findings: [device, victim, other] })).toEqual([[device], [victim, other]]);
+  expect(headline({ root: { device: "n/0" }, findings: [{ ...device, finding: { ...device.finding, text: "its batches take longer" } }] })).toBe("device n/0: its batches take longer");
   const cluster = finding(null, null);
   expect(causesAndSymptoms({ root: null, findings: [cluster] })).toEqual([[cluster], []]);
+  expect(headline({ root: null, findings: [] })).toBe("cluster");
 });
 
 test("evidence leads to the page that shows it, in the window of the incident", () => {

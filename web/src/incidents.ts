@@ -55,4 +55,4 @@ export function causesAndSymptoms({ root, findings }: Pick<Incident, "root" | "f
 }
 
 /** What an incident is about, in a line. */
-export const headline = ({ root, findings }: Pick<Incident, "root" | "findings">): string => findings[0]?.finding.text ?? subjectText(root);
+export const headline = ({ root, findings }: Pick<Incident, "root" | "findings">): string => [subjectText(root), findings[0]?.finding.text].filter((part) => part !== undefined).join(": ");

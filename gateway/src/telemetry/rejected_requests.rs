@@ -227,8 +227,8 @@ mod tests {
             let (model, filter) = (model.parse().ok(), filter.parse().ok());
             assert_eq!(
                 found(WhichRequests {
-                    model,
                     filter,
+                    model,
                     ..ALL
                 })
                 .len(),

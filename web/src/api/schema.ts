@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 dc8ff60850bf2e95a9ac399fe49d19cc94bcf497fe05fc9cb9b1329c964e6f0b) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 1c739313e7642947f265ae33cb8f5b440d05d87c21c527bf551f28e53c5a33d0) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -2716,6 +2716,8 @@ export interface components {
              * @description The end of the session, as Unix time in milliseconds; null for a request with a token or key instead of a session.
              */
             expires_at_ms?: number | null;
+            /** @description The address of Grafana, to which the dashboard links; null if none is configured. */
+            grafana_url?: string | null;
             /** @description The name of the key; `admin` for the admin token. */
             name: string;
             /** @description The rights of the session. */

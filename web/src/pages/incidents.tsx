@@ -34,13 +34,12 @@ const modelsOf = ({ missed_by_model = [] }: Incident): number => missed_by_model
 
 const COLUMNS: readonly Column<Incident>[] = [
   { title: "Began", cell: (i) => <a href={incidentHref(i)} aria-label={`Incident ${i.id} of ${dateAndTime(i.since_ms)}`}>{markTime(i.since_ms, Date.now())}</a>, sort: (i) => i.since_ms },
-  { title: "Ended", cell: (i) => (i.end_ms == null ? <span className="tag bad">goes on</span> : markTime(i.end_ms, Date.now())), sort: (i) => i.end_ms ?? Infinity },
+  { title: "Ended", cell: (i) => (i.end_ms == null ? <span className="tag bad">goes on</span> : markTime(i.end_ms, Date.now())), sort: (i) => i.end_ms ?? Infinity, from: "tablet" },
   { title: "Lasted", cell: (i) => lengthOf(length(i)), sort: length, numeric: true, from: "tablet" },
   { title: "Severity", cell: (i) => <span className={`tag ${SEVERITY[i.severity]}`}>{i.severity}</span>, sort: (i) => i.severity, from: "tablet" },
   { title: "Missed", cell: (i) => missedOf(i).toLocaleString("en"), sort: missedOf, numeric: true },
   { title: "Of models", cell: modelsOf, sort: modelsOf, numeric: true, from: "desktop" },
-  { title: "Cause", cell: (i) => subjectText(i.root), sort: (i) => subjectText(i.root), from: "tablet" },
-  { title: "What", cell: (i) => <span title={headline(i)}>{headline(i)}</span>, from: "tablet", grow: true },
+  { title: "Cause", cell: (i) => <span title={headline(i)}>{headline(i)}</span>, sort: headline, grow: true },
 ];
 
 function All({ query }: { query: URLSearchParams }) {

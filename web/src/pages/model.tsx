@@ -165,7 +165,7 @@ function Past({ model }: { model: ModelView }) {
   const marks = useMemo(() => chartMarks(view.marks), [view]);
   const shared = { x: "time", height: 170, range, marks } as const;
   return (
-    <Card className="w7" title="Goodput and latency" note={gapsText(goodput.gaps)} actions={<WindowPicker window={window} />}>
+    <Card className="w7" title="Goodput and latency" note={gapsText(goodput.gaps)} actions={<WindowPicker window={window} board="model" model={model.name} />}>
       <Problem text={error} />
       <Lines label={`Goodput of ${keyOf(model)} over time`} data={goodput.data} series={GOODPUT} unit="requests/s" {...shared} />
       <Lines label={`Latency of ${keyOf(model)} over time, with the SLO`} data={latency.data} series={LATENCY} unit="ms" limit={{ value: model.slo_ms, label: `SLO ${ms(model.slo_ms)}` }} {...shared} />

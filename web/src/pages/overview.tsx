@@ -98,7 +98,7 @@ function GoodputCard({ cluster }: { cluster: ClusterState }) {
   }, [view, plan, ideal]);
   const marks = useMemo(() => chartMarks(view.marks), [view]);
   return (
-    <Card className="w8" title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} />}>
+    <Card className="w8" title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} board="overview" />}>
       <Problem text={error} />
       <Lines label="Goodput, offered rate, predicted and ideal goodput, late and refused requests per second over time" data={data} series={SERIES} unit="requests/s" x="time" height={300} range={range} marks={marks} />
       <Marks marks={view.marks} />

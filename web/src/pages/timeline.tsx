@@ -69,7 +69,7 @@ function Events() {
   const marks = useMemo(() => chartMarks(view.marks), [view]);
   return (
     <div className="stack">
-      <Card title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} />}>
+      <Card title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} board="overview" />}>
         <Problem text={error} />
         <Lines label="Goodput over time" data={data} series={SERIES} unit="requests/s" x="time" height={130} range={range} marks={marks} />
       </Card>

@@ -1,8 +1,9 @@
 /** What charts of the past have in common: what is loaded, the choice of the time window, and the list of marks. */
 
-import { ApiError, get } from "../api/client";
+import { ApiError, get, session } from "../api/client";
 import type { HistoryMark, HistoryView } from "../api/types";
 import { count } from "../format";
+import { type Board, boardHref } from "../grafana";
 import { KINDS, markTime, rangeOf, type Window, WINDOWS, windowOf, windowText } from "../history";
 import type { Mark, Range } from "./charts";
 import { useLoaded } from "./hooks";
@@ -45,8 +46,9 @@ export function useHistory(which: { model?: string; version?: number; device?: s
   return { view, window, range: rangeOf(window, view.to_ms || Date.now(), view.known_from_ms ?? null), error: loaded.error };
 }
 
-/** Links to the same page with another window. */
-export function WindowPicker({ window }: { window: Window }) {
+/** Links to the same page with another window, and to the board of Grafana with this one. */
+export function WindowPicker({ window, board, model }: { window: Window; board: Board; model?: string }) {
+  const grafana = session()?.grafana_url;
   const { path, query } = useRoute();
   const others = Object.fromEntries([...query].filter(([key]) => !["window", "since", "until"].includes(key)));
   return (
@@ -57,6 +59,11 @@ export function WindowPicker({ window }: { window: Window }) {
         </a>
       ))}
       {window.name === null && <span aria-current="true">{windowText(window, Date.now())}</span>}
+      {grafana && (
+        <a href={boardHref(grafana, board, window, model)} target="_blank" rel="noreferrer">
+          Grafana
+        </a>
+      )}
     </div>
   );
 }

@@ -368,6 +368,7 @@ impl Caller {
             scope: self.scope()?,
             name: self.name,
             expires_at_ms: self.session_ends_ms,
+            grafana_url: None,
         })
     }
 }

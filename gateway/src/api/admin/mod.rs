@@ -69,6 +69,7 @@ use crate::{
     controller::Controller,
     driver::DataPlane,
     events::{EventLog, Findings},
+    grafana::GrafanaUrl,
     history::HistoryLog,
     ip_network::IpNetwork,
     keys::Keyring,
@@ -133,6 +134,8 @@ pub struct Admin {
     pub uses_tls: bool,
     /// The files with the tokens that a backup contains, as far as they exist.
     pub token_files: Arc<[PathBuf]>,
+    /// The Grafana to which the dashboard links.
+    pub grafana_url: Option<GrafanaUrl>,
 }
 
 /// The general part of the OpenAPI document.
