@@ -9,7 +9,8 @@ use packhorse_stand_in::{Gateway, admin};
 async fn missed_requests_show_where_their_time_went() {
     let gateway = Gateway::start(crate::PROGRAM).await;
     let requests = json!([{
-        "id": 9, "request_id": "order-4711", "trace_id": null, "key": "team-a", "at_ms": 1_795_388_003_313.25, "model": "cat", "version": 2, "outcome": "late", "reason": null,
+        "id": 9, "request_id": "order-4711", "trace_id": null, "key": "team-a", "key_name": null, "at_ms": 1_795_388_003_313.25, "model": "cat",
+        "version": 2, "outcome": "late", "status": null, "address": null, "reason": null,
         "latency_ms": 250.5, "slo_ms": 200.0, "rows": 1, "cache": null,
         "stages_ms": {
             "receive": 1.0, "decode": 0.0, "tokenize": 0.5, "lookup": 0.0, "load": 6.5, "batch": 2.0, "queue": 200.0, "network": 3.0, "worker_queue": 4.0, "copy_in": 0.5, "compute": 39.0,
