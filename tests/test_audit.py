@@ -66,6 +66,8 @@ def test_every_act_is_recorded_with_its_actor(new_cluster: MakeCluster):
     by_action = {entry["action"]: entry for entry in entries(cluster)}
     assert by_action["model.register"]["change"]["slo_ms"] == 1000
     assert by_action["model.change"]["change"] == {"slo_ms": 500.0}
+    assert by_action["model.change"]["before"] == {"slo_ms": 1000.0}
+    assert by_action["model.roll-back"]["change"] == {"split": {"1": 100}}
     assert by_action["policy.change"]["change"] == {"policy": "first-fit"}
     assert by_action["node.drain"]["change"] == {"deadline_s": 60}
     assert by_action["model.remove"]["actor"] == {"name": "deputy", "key_id": key["id"], "session": False, "address": "127.0.0.1"}

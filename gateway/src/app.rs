@@ -210,6 +210,7 @@ impl App {
                 web: web_policy(&settings, settings.admin_listen.ip().is_loopback()),
                 uses_tls: tls.admin.is_some(),
                 token_files: state.token_files().into(),
+                grafana_url: settings.grafana_url.clone(),
             },
             document,
         );

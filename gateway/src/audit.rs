@@ -19,6 +19,8 @@ pub struct Act {
     pub(crate) subject: Option<String>,
     /// What is changed.
     pub(crate) change: Value,
+    /// What it replaces: the fields of the change that are different before it.
+    pub(crate) before: Option<Value>,
 }
 
 impl Act {
@@ -29,6 +31,7 @@ impl Act {
             action,
             subject: Some(subject.to_string()),
             change: json!({}),
+            before: None,
         }
     }
 
@@ -39,6 +42,7 @@ impl Act {
             action,
             subject: None,
             change: json!({}),
+            before: None,
         }
     }
 

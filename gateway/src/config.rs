@@ -25,6 +25,7 @@ use crate::{
         inference::{Platform, Platforms, PlatformsError, VertexRoutes},
         web_policy::AllowedHost,
     },
+    grafana::GrafanaUrl,
     ip_network::IpNetwork,
     telemetry::{Buckets, OtlpEndpoint, SampleRatio, TraceSettings},
 };
@@ -440,6 +441,10 @@ pub struct Options {
     #[arg(long)]
     pub check_health: bool,
 
+    /// Address of a Grafana with the boards of deploy/grafana to which the dashboard links [default: no links]
+    #[arg(long, env = "PACKHORSE_GRAFANA_URL", value_name = "URL")]
+    pub grafana_url: Option<GrafanaUrl>,
+
     /// Receiver of OpenTelemetry traces over OTLP/HTTP, to whose URL /v1/traces is added [default: no traces]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<OtlpEndpoint>,
@@ -511,6 +516,8 @@ pub struct Settings {
     pub engines: usize,
     /// The hosts besides `localhost` and IP addresses that a listener without another protection answers for.
     pub allowed_hosts: Vec<AllowedHost>,
+    /// The Grafana to which the dashboard links.
+    pub grafana_url: Option<GrafanaUrl>,
     /// True if clients may pass tensors by POSIX shared memory.
     pub system_shared_memory: bool,
     /// The platforms whose contracts the inference listener speaks.
@@ -658,6 +665,7 @@ impl Options {
                 InferenceKeys::Off => false,
             },
             allowed_hosts: self.allowed_host,
+            grafana_url: self.grafana_url,
             system_shared_memory: self.system_shared_memory,
             platforms: Platforms::new(
                 &self.platform,

@@ -10,6 +10,7 @@ pub mod controller;
 mod descriptors;
 pub mod driver;
 pub mod events;
+pub mod grafana;
 pub mod health_check;
 pub mod history;
 mod input_memory;

@@ -22,6 +22,7 @@ const BUDGET = 200_000;
 /** The pages of which there are pictures, and which must be accessible. */
 const VIEWS = {
   overview: "#/",
+  incidents: "#/incidents",
   models: "#/models",
   model: "#/models/vgg19",
   placement: "#/placement",
@@ -43,7 +44,8 @@ async function step(name, act) {
   console.log(`${name.padEnd(68, ".")} ${((performance.now() - begin) / 1000).toFixed(1).padStart(5)} s`);
 }
 
-const cluster = await new Cluster().start("--discipline", "deadline");
+const GRAFANA = "https://grafana.example.com";
+const cluster = await new Cluster().start("--discipline", "deadline", "--grafana-url", GRAFANA);
 const origin = process.env.DASHBOARD ?? cluster.admin;
 const browser = await launch();
 const unloads = [];
@@ -158,6 +160,8 @@ async function run() {
     await windows.getByText(/^since /).waitFor();
     await windows.getByRole("link", { name: "24 h" }).click();
     await page.waitForFunction(() => location.hash === "#/models/vgg19?window=24h");
+    const grafana = page.getByRole("link", { name: "Grafana" });
+    assert.equal(await grafana.getAttribute("href"), `${GRAFANA}/d/packhorse-model?from=now-24h&to=now&var-model=vgg19`);
     await go(`#/placement?device=${encodeURIComponent("rack-a-1/sim0")}`);
     await page.getByRole("heading", { name: "Device rack-a-1/sim0" }).waitFor();
     await page.getByRole("img", { name: /^Part of the time/ }).waitFor();
@@ -192,8 +196,16 @@ async function run() {
     assert.deepEqual((await cluster.get("/v1/models/vgg19")).split, { 1: 70, 2: 30 });
     await page.getByRole("row", { name: /^2 / }).getByRole("button", { name: "Promote" }).click();
     await until("the promotion", async () => (await cluster.get("/v1/models/vgg19")).split?.["2"] === 100);
-    await button("Roll back").click();
+    await button("Roll back to 1: 70 %, 2: 30 %").click();
     await until("the rollback", async () => (await cluster.get("/v1/models/vgg19")).split?.["2"] === 30);
+    // There is nothing to return to any more.
+    await page.getByRole("button", { name: /^Roll back/ }).waitFor({ state: "detached" });
+    await go("#/timeline?show=audit&subject=vgg19");
+    await page.getByRole("row", { name: /model\.roll-back/ }).getByText('split {"2":100} → {"1":70,"2":30}').waitFor();
+    await page.getByLabel("Kind of act").selectOption("node");
+    await see("There is no such act.");
+    await accessible(page, "audit log");
+    await go("#/models/vgg19");
   });
 
   await step("a what-if is previewed and applied", async () => {
@@ -339,6 +351,18 @@ async function run() {
     await page.getByLabel("Find a request by its id").fill("order-4712");
     await page.keyboard.press("Enter");
     await see("There is no such request.");
+    // One that reached no model is found as well, with its status.
+    await (await fetch(`${cluster.inference}/v2/models/alexnet/infer`, { method: "POST", headers: { ...headers, "x-request-id": "order-4713" }, body: "{" })).text();
+    await page.getByLabel("Find a request by its id").fill("order-4713");
+    await page.keyboard.press("Enter");
+    await page.getByRole("link", { name: /, request \d+$/ }).click();
+    await dialog.getByText(/before it reached a model\. 400: /).waitFor();
+    await accessible(page, "a rejected request");
+    await button("Close").click();
+    await page.getByLabel("Find requests by their API key").fill("nobody");
+    await page.keyboard.press("Enter");
+    await see("There is no such request.");
+    assert.match(await page.evaluate(() => location.hash), /id=order-4713&key=nobody/);
   });
 
   await step("a model that misses its SLO is found, and why", async () => {
@@ -357,12 +381,46 @@ async function run() {
     console.log(`  what one more GPU would bring: ${clicks} clicks`);
   });
 
+  let incidentAddress;
+  await step("an incident has an address, with its cause, the numbers and the charts of its time", async () => {
+    const known = await until("an incident", async () => (await cluster.get("/v1/incidents?model=efficientnet_b7"))[0]);
+    await go("#/");
+    clicks = 0;
+    await click(page.getByRole("navigation").getByRole("link", { name: /^Incidents/ }));
+    await click(page.getByRole("link", { name: new RegExp(`^Incident ${known.id} of `) }));
+    await heading(`Incident ${known.id}`).waitFor();
+    console.log(`  what was wrong, since when and why: ${clicks} clicks`);
+    await page.reload();
+    await heading(`Incident ${known.id}`).waitFor();
+    incidentAddress = await page.evaluate(() => location.hash);
+    const cause = page.getByRole("region", { name: "Cause", exact: true });
+    await cause.locator(".finding", { hasText: "efficientnet_b7" }).first().waitFor();
+    await page.getByRole("img", { name: /around the incident$/ }).waitFor();
+    await accessible(page, "incident");
+    const evidence = cause.locator(".evidence a[href*='show=requests']").first();
+    await evidence.waitFor();
+    assert.match(await evidence.getAttribute("href"), /outcome=missed&model=efficientnet_b7&since=\d+/);
+    await click(evidence);
+    await see(/^Only those that arrived since /);
+    await page.getByRole("link", { name: /, request \d+$/ }).first().waitFor();
+    await page.goBack();
+    await click(cause.getByRole("link", { name: "Show" }).first());
+    await heading("efficientnet_b7 version 1").waitFor();
+    await page.getByRole("group", { name: "Time window" }).getByText(/^since /).waitFor();
+    await go("#/incidents?model=alexnet&open=1");
+    await page.waitForFunction(() => document.querySelector("select[aria-label=Model]")?.value === "alexnet");
+    assert.ok(await page.getByLabel("that go on").isChecked());
+    const over = `since=${Date.now() - 120_000}&until=${Date.now() - 60_000}`;
+    await go(`#/timeline?${over}`);
+    await page.getByRole("group", { name: "Time window" }).getByText(/ to /).waitFor();
+  });
+
   await step("every view is accessible, in light and dark, and has pictures", async () => {
     const window = page.viewportSize();
     mkdirSync(PICTURES, { recursive: true });
     for (const scheme of ["light", "dark"]) {
       await page.emulateMedia({ colorScheme: scheme });
-      for (const [name, address] of Object.entries(VIEWS)) {
+      for (const [name, address] of Object.entries({ ...VIEWS, incident: incidentAddress })) {
         await go(address);
         await page.locator("main h1").waitFor();
         await page.waitForFunction(() => !document.querySelector(".loading"));
@@ -403,7 +461,7 @@ async function run() {
     const ends = async () => (await cluster.get("/v1/history?step_s=10")).requests.at(-1)?.at_ms ?? 0;
     const last = await ends();
     await cluster.stopGateway();
-    await page.getByRole("alert").filter({ hasText: "Not connected" }).waitFor();
+    await page.getByRole("alert").filter({ hasText: /^Not connected since \d+:\d+/ }).waitFor();
     // Ten seconds of the history pass as a whole meanwhile.
     await until("a gap", () => Date.now() > last + 40_000, 60_000);
     await cluster.startGatewayAgain();
@@ -416,6 +474,33 @@ async function run() {
     assert.ok(points.slice(0, gap).some((point) => point.in_time > 0), "what happened before is known");
     await page.reload();
     await see(/^\d+ gaps?: the gateway was down/);
+    await go(incidentAddress);
+    await see("The gateway does not remember this incident.");
+  });
+
+  await step("eight tabs have one stream, and the next of them takes it over", async () => {
+    const tabs = [];
+    let streams = 0;
+    for (let i = 0; i < 8; i++) {
+      const tab = await page.context().newPage();
+      tab.on("request", (request) => (streams += request.url() === `${origin}/v1/events` ? 1 : 0));
+      await tab.goto(`${origin}/#/models/alexnet`);
+      await tab.getByRole("heading", { level: 1, name: "alexnet" }).waitFor();
+      tabs.push(tab);
+    }
+    for (const tab of tabs) await tab.getByRole("status").filter({ hasText: "Live" }).waitFor();
+    assert.equal(streams, 0, "the first page has the stream");
+    const seen = (slo) => Promise.all(tabs.map((tab) => tab.getByText(`SLO ${slo} ms`).first().waitFor()));
+    await cluster.call("PATCH", "/v1/models/alexnet", { slo_ms: 151 });
+    await seen(151);
+    await page.goto("about:blank");
+    await until("another tab to have the stream", () => streams === 1);
+    await cluster.call("PATCH", "/v1/models/alexnet", { slo_ms: 152 });
+    await seen(152);
+    assert.equal(streams, 1);
+    for (const tab of tabs) await tab.close();
+    await page.goto(`${origin}/#/timeline`);
+    await heading("Timeline").waitFor();
   });
 
   await step("a model is removed, after a question", async () => {

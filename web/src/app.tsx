@@ -2,8 +2,10 @@
 
 import { Component, type ReactNode, useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { findSession, session, signIn, signOut, watchSession } from "./api/client";
+import { markTime } from "./history";
 import { store, useLive } from "./live/store";
 import { Experiments } from "./pages/experiments";
+import { Incidents } from "./pages/incidents";
 import { Model } from "./pages/model";
 import { Models } from "./pages/models";
 import { Overview } from "./pages/overview";
@@ -25,6 +27,7 @@ interface Section {
 /** The sections, with their icons as paths in a square of 24. */
 const SECTIONS: readonly Section[] = [
   { name: "Overview", path: "", icon: "M4 13h4l3-8 4 14 3-6h2" },
+  { name: "Incidents", path: "incidents", icon: "M12 4l9 16H3zM12 10v4M12 17v.5" },
   { name: "Models", path: "models", icon: "M12 3l8 4.5v9L12 21l-8-4.5v-9zM4 7.5l8 4.5 8-4.5M12 12v9" },
   { name: "Placement", path: "placement", icon: "M4 4h7v7H4zM13 4h7v4h-7zM13 10h7v10h-7zM4 13h7v7H4z" },
   { name: "Plans", path: "plans", icon: "M5 5h14M5 12h9M5 19h5M17 15v6M14 18h6" },
@@ -143,6 +146,8 @@ function Content({ route }: { route: Route }) {
   switch (section) {
     case undefined:
       return <Overview />;
+    case "incidents":
+      return <Incidents key={name} id={name} />;
     case "models":
       return name === undefined ? <Models /> : <Model key={name} name={name} />;
     case "placement":
@@ -194,11 +199,11 @@ function Foot() {
 
 /** Says that what is shown is old. */
 function Lost() {
-  const { connection, cluster, error } = useLive();
+  const { connection, cluster, error, since } = useLive();
   if (connection !== "lost") return null;
   return (
     <p className="problem" role="alert">
-      Not connected: {error}. {cluster ? "The page shows what was last known and connects again by itself." : "Connecting again…"}
+      Not connected{since !== null && ` since ${markTime(since, Date.now())}`}: {error}. {cluster ? "The page shows what was last known and connects again by itself." : "Connecting again…"}
     </p>
   );
 }

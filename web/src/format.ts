@@ -40,6 +40,13 @@ export function bytes(value: number | null | undefined): string {
   return `${fixed(value, power === 0 || value >= 99.95 ? 0 : 1)} ${units[power]}`;
 }
 
+/** Shares of versions in percent: `1: 90 %, 2: 10 %`. */
+export function shares(split: Readonly<Record<string, number>>): string {
+  return Object.entries(split)
+    .map(([version, share]) => `${version}: ${share} %`)
+    .join(", ");
+}
+
 /** A time in the viewer's zone. */
 export function clock(unixMs: number): string {
   return new Date(unixMs).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { RequestStages } from "./api/types";
-import { histogram, longestStage, meanStages, shareInTime, tally } from "./requests";
+import { histogram, keyText, longestStage, meanStages, modelText, shareInTime, tally, whyText } from "./requests";
 
 const stages = (more: Partial<RequestStages>): RequestStages => ({ receive: 0, decode: 0, tokenize: 0, lookup: 0, load: 0, batch: 0, queue: 0, network: 0, worker_queue: 0, copy_in: 0, compute: 0, copy_out: 0, ...more });
 
@@ -37,4 +37,10 @@ test("the mean of stages, and the longest of them", () => {
 test("the share in time is of the requests that ended", () => {
   expect(shareInTime({ goodput_rps: 6, refused_rps: 1, late_rps: 0.5, failed_rps: 0.5 })).toBeCloseTo(0.75);
   expect(shareInTime({ goodput_rps: 0, refused_rps: 0, late_rps: 0, failed_rps: 0 })).toBeNull();
+});
+
+test("a rejected request has a status, and perhaps no model", () => {
+  expect([modelText({ model: "m", version: 2 }), modelText({ model: "m", version: null }), modelText({ model: null, version: null })]).toEqual(["m:2", "m", "–"]);
+  expect([keyText({ key: "1a", key_name: "shop" }), keyText({ key: "1a", key_name: null }), keyText({})]).toEqual(["shop", "1a", ""]);
+  expect([whyText({ status: 403, reason: "no" }), whyText({ status: null, reason: "late" }), whyText({ reason: null })]).toEqual(["403: no", "late", ""]);
 });

@@ -30,6 +30,15 @@ export function longestStage(stages: RequestStages): (typeof STAGES)[number] {
   return STAGES.reduce((a, b) => (stages[b.key] > stages[a.key] ? b : a));
 }
 
+/** The model that had a request, or that a rejected one asked for: `name:version`, `name`, or nothing. */
+export const modelText = ({ model, version }: Pick<RequestView, "model" | "version">): string => (model == null ? "–" : version == null ? model : `${model}:${version}`);
+
+/** The name of the key that a request came with; its id if the key was deleted. */
+export const keyText = ({ key_name, key }: Pick<RequestView, "key_name" | "key">): string => key_name ?? key ?? "";
+
+/** The reason for an end without an answer, with the status that a rejected request was answered with. */
+export const whyText = ({ status, reason }: Pick<RequestView, "status" | "reason">): string => [status, reason].filter((part) => part != null).join(": ");
+
 export interface Bin {
   from: number;
   to: number;

@@ -19,6 +19,10 @@ pub struct AuditEntry {
     /// What was changed, as in the request, without secrets.
     #[schema(value_type = Object)]
     pub change: serde_json::Value,
+    /// What it replaced: the fields of the change that were different before it; null if there are none, or they are not known.
+    #[serde(default)]
+    #[schema(value_type = Option<Object>)]
+    pub before: Option<serde_json::Value>,
 }
 
 /// The owner of the token, key or session with which a request came.

@@ -181,6 +181,8 @@ pub enum EventState {
     Lost,
     /// Model, node or device: no longer there.
     Removed,
+    /// Model: its requests go to its versions in other shares, by an admin, by a takeover, or because a version was rolled back.
+    Rerouted,
     /// Replica: its worker died, and the agent waits before it starts it again.
     BackingOff,
     /// Replica: gets batches.

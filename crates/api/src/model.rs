@@ -313,6 +313,10 @@ pub struct ModelView {
     #[serde(default)]
     #[schema(value_type = Option<HashMap<String, u32>>)]
     pub split: Option<Split>,
+    /// The shares of the versions in percent to which a rollback returns; null if there are none.
+    #[serde(default)]
+    #[schema(value_type = Option<HashMap<String, u32>>)]
+    pub rollback_split: Option<Split>,
     /// The choice of a version for a request: `none`, or `request-id` (requests with the same `x-request-id` get the same version).
     #[serde(default)]
     pub sticky: Sticky,

@@ -26,10 +26,12 @@ pub enum EndOfRequest {
     Failed,
     /// Its client stopped waiting.
     Cancelled,
+    /// Wrong in itself, or not permitted: it reached no model, and neither met nor missed an SLO.
+    Rejected,
 }
 
 impl EndOfRequest {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Answered,
         Self::Late,
         Self::Refused,
@@ -37,11 +39,12 @@ impl EndOfRequest {
         Self::Lost,
         Self::Failed,
         Self::Cancelled,
+        Self::Rejected,
     ];
 
-    /// Returns true if the request missed its SLO. A request whose client stopped waiting neither met nor missed it.
+    /// Returns true if the request missed its SLO. A request whose client stopped waiting, or that reached no model, neither met nor missed it.
     pub fn is_missed(self) -> bool {
-        !matches!(self, Self::Answered | Self::Cancelled)
+        !matches!(self, Self::Answered | Self::Cancelled | Self::Rejected)
     }
 
     /// Returns the name of the end in the API.
@@ -54,6 +57,7 @@ impl EndOfRequest {
             Self::Lost => "lost",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
+            Self::Rejected => "rejected",
         }
     }
 }
@@ -198,7 +202,7 @@ pub struct RequestStages {
 /// A request that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RequestView {
-    /// The number of the request since the gateway's start: its address is `/v1/requests/NUMBER`.
+    /// The number of the request since the gateway's start: its address is `/v1/requests/NUMBER`. Those of rejected requests begin at 2^48.
     pub id: u64,
     /// The id in its header `x-request-id`, or the one that the gateway chose for it and answered with; null if it is no longer known.
     #[serde(default)]
@@ -209,21 +213,30 @@ pub struct RequestView {
     /// The id of the API key that it came with; null without one.
     #[serde(default)]
     pub key: Option<String>,
+    /// The name of this key; null without one, and if it was deleted since.
+    #[serde(default)]
+    pub key_name: Option<String>,
     /// The time of its arrival, in milliseconds since 1970.
     pub at_ms: f64,
-    /// The model's name.
-    #[schema(value_type = String)]
-    pub model: ModelName,
-    /// The model's version.
-    #[schema(value_type = u32)]
-    pub version: ModelVersion,
+    /// The model's name; null of a rejected request whose path has none.
+    #[schema(value_type = Option<String>)]
+    pub model: Option<ModelName>,
+    /// The model's version; null of a rejected request.
+    #[schema(value_type = Option<u32>)]
+    pub version: Option<ModelVersion>,
     /// The way in which it ended.
     pub outcome: EndOfRequest,
+    /// The status that a rejected request was answered with, such as 401; null of others.
+    #[serde(default)]
+    pub status: Option<u16>,
+    /// The address that a rejected request came from; null of others, and if it is not known.
+    #[serde(default)]
+    pub address: Option<String>,
     /// The reason for an end without an answer, as text for people: the exception if the model threw one, at most 255 bytes of it.
     pub reason: Option<String>,
     /// The time from its head to its end, in milliseconds.
     pub latency_ms: f64,
-    /// The time within which its answer was in time, in milliseconds: its own `timeout`, else the model's SLO.
+    /// The time within which its answer was in time, in milliseconds: its own `timeout`, else the model's SLO; 0 of a rejected request.
     pub slo_ms: f64,
     /// The number of its rows; 0 if it was refused before it was read.
     pub rows: u32,

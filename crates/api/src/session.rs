@@ -39,6 +39,9 @@ pub struct SessionView {
     pub scope: SessionScope,
     /// The end of the session, as Unix time in milliseconds; null for a request with a token or key instead of a session.
     pub expires_at_ms: Option<i64>,
+    /// The address of Grafana, to which the dashboard links; null if none is configured.
+    #[serde(default)]
+    pub grafana_url: Option<String>,
 }
 
 /// A code that starts a session once.

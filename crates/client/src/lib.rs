@@ -27,4 +27,4 @@ pub use history::WhichHistory;
 pub use inference::{InferError, InferenceClient};
 pub use load_connection::{AnswerHead, EncodedRequest, ExchangeError, LoadConnection};
 pub use packhorse_tls::{Authorities, AuthoritiesError, RefusedCertificate};
-pub use requests::ListedRequests;
+pub use requests::{ListedActs, ListedRequests};

@@ -19,7 +19,7 @@ pub struct ListedRequests {
     pub version: Option<ModelVersion>,
     /// The id of the request, or of its trace.
     pub id: Option<String>,
-    /// The id of the API key that the requests came with.
+    /// The id or the name of the API key that the requests came with.
     pub key: Option<String>,
     /// The time before which they did not arrive, in milliseconds since 1970, or before now if it is negative.
     pub since: Option<i64>,
@@ -29,6 +29,30 @@ pub struct ListedRequests {
     pub limit: usize,
 }
 
+/// The acts to list.
+#[derive(Clone, Debug, Serialize)]
+pub struct ListedActs {
+    /// The number below which they are.
+    pub before: Option<u64>,
+    /// The model, node, key or file that they are about.
+    pub subject: Option<String>,
+    /// The name of who acted, or the id of the key.
+    pub actor: Option<String>,
+    /// The act, or the kind of its subject.
+    pub action: Option<String>,
+    /// The time before which they did not happen, in milliseconds since 1970, or before now if it is negative.
+    pub since: Option<i64>,
+    /// The time by which they had happened, likewise.
+    pub until: Option<i64>,
+    /// The largest number of acts, at least 1.
+    pub limit: usize,
+}
+
+impl ListedActs {
+    /// The largest number of acts in an answer.
+    const PAGE: usize = 1000;
+}
+
 impl AdminClient {
     /// Returns requests that ended lately, the newest first.
     pub async fn requests(&self, which: &ListedRequests) -> Result<Vec<RequestView>, CallError> {
@@ -36,17 +60,23 @@ impl AdminClient {
         self.caller.fetch(request.query(which)).await
     }
 
-    /// Returns the newest acts of admins with a number below `before`, newest first, at most `limit`.
-    pub async fn audit(
-        &self,
-        before: Option<u64>,
-        limit: usize,
-    ) -> Result<Vec<AuditEntry>, CallError> {
-        let request = self.caller.request(Method::GET, ["v1", "audit"]);
-        let request = request
-            .query(&before.map(|before| [("before", before)]))
-            .query(&[("limit", limit)]);
-        self.caller.fetch(request).await
+    /// Returns acts of admins, newest first, in as many answers as they need.
+    pub async fn audit(&self, which: &ListedActs) -> Result<Vec<AuditEntry>, CallError> {
+        let mut all: Vec<AuditEntry> = Vec::new();
+        loop {
+            let page = ListedActs {
+                before: all.last().map_or(which.before, |last| Some(last.id)),
+                limit: (which.limit - all.len()).min(ListedActs::PAGE),
+                ..which.clone()
+            };
+            let request = self.caller.request(Method::GET, ["v1", "audit"]);
+            let listed: Vec<AuditEntry> = self.caller.fetch(request.query(&page)).await?;
+            let is_last = listed.len() < page.limit;
+            all.extend(listed);
+            if is_last || all.len() >= which.limit {
+                return Ok(all);
+            }
+        }
     }
 
     /// Returns a trace of a time window in Chrome's trace event format. The times are in milliseconds since 1970, or count from the

@@ -91,7 +91,7 @@ pub enum SplitChange {
     Set(Option<Option<Split>>, Option<Sticky>),
     /// Gives all requests to a version.
     Promote(ModelVersion),
-    /// Returns to the shares before the last change.
+    /// Returns to the shares before the last change. A second one changes nothing.
     RollBack,
 }
 

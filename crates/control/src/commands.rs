@@ -377,7 +377,11 @@ impl Controller {
             }
             Change::Split(record) => {
                 let name = record.name.clone();
+                let is_split = self.state.traffic.record(&name).split != record.split;
                 self.state.traffic.set_record(*record);
+                if is_split {
+                    self.tell_split(&name);
+                }
                 for id in self.state.models.versions(&name) {
                     self.announcements.changed_model(id);
                 }

@@ -23,6 +23,8 @@ pub enum Notice {
     Plan(Option<Generation>, PlanNotice, String),
     /// A version answered fewer requests within the SLO than the one before it, which has the requests again; with the reason.
     RolledBack(ModelId, String),
+    /// The requests of a model go to its versions in other shares: an admin has split them, or a version has taken over; with what happened.
+    Rerouted(ModelId, String),
     /// The observations of a model are away from what the plan assumes.
     Drift(ModelId, Drift, String),
     /// A finding appeared, or is over.

@@ -45,18 +45,15 @@ impl Controller {
             SplitChange::Promote(version) => {
                 self.set_split(&mut record, Split::all_to(version))?;
             }
-            SplitChange::RollBack => {
-                let previous = match (&record.split, record.stable) {
-                    // A version that is taking over is stopped.
-                    (None, Some(stable)) if self.split_target(name) != Split::all_to(stable) => {
-                        Some(Split::all_to(stable))
-                    }
-                    _ => record.previous.take(),
-                };
-                let previous =
-                    previous.ok_or_else(|| CommandError::NoEarlierSplit(name.clone()))?;
-                self.set_split(&mut record, previous)?;
-            }
+            SplitChange::RollBack => match self.rollback_split(name) {
+                Some(earlier) => {
+                    self.set_split(&mut record, earlier)?;
+                    // A second one must not bring back what the first has taken away.
+                    record.previous = None;
+                }
+                None if record.split.is_some() => {}
+                None => return Err(CommandError::NoEarlierSplit(name.clone())),
+            },
         }
         if record == before {
             return Ok(None);
@@ -66,6 +63,21 @@ impl Controller {
             Write::UpsertSplit(record.clone()),
             Change::Split(record),
         )))
+    }
+
+    /// Returns the shares that a rollback brings; `None` if there are none to return to.
+    pub fn rollback_split(&self, name: &ModelName) -> Option<Split> {
+        let record = self.state.traffic.record(name);
+        let earlier = match (&record.split, record.stable) {
+            // A version that is taking over is stopped.
+            (None, Some(stable)) if self.split_target(name) != Split::all_to(stable) => {
+                Split::all_to(stable)
+            }
+            _ => record.previous?,
+        };
+        let is_there = |version| self.state.models.find(name, Some(version)).is_ok();
+        let are_there = earlier.iter().all(|(version, _)| is_there(version));
+        are_there.then_some(earlier)
     }
 
     fn set_split(&self, record: &mut SplitRecord, split: Split) -> Result<(), CommandError> {
@@ -95,11 +107,21 @@ impl Controller {
     pub(crate) fn settle_traffic(&mut self, now: Time) {
         for name in self.state.traffic.take_touched(now) {
             let versions = observed_versions(&self.state, &name);
+            let before = self.state.traffic.record(&name).stable;
             let change = self.state.traffic.update(now, &name, &versions);
             let id = |version| ModelId {
                 name: name.clone(),
                 version,
             };
+            let stable = self.state.traffic.record(&name).stable;
+            if let (Some(before), Some(stable)) = (before, stable)
+                && before < stable
+            {
+                let text = format!(
+                    "version {stable} of model {name} has taken over from version {before}"
+                );
+                self.tell(Notice::Rerouted(id(stable), text));
+            }
             if let Some(rejected) = change.rejected {
                 let version = rejected.version;
                 self.tell(Notice::RolledBack(id(version), rejected.reason));
@@ -125,6 +147,19 @@ impl Controller {
                 self.request_plan(now, PlanReason::SplitChanged(name));
             }
         }
+    }
+
+    /// Tells how the requests of a model are split over its versions by an admin.
+    pub(crate) fn tell_split(&mut self, name: &ModelName) {
+        let id = ModelId {
+            name: name.clone(),
+            version: self.split_target(name).largest(),
+        };
+        let text = match self.state.traffic.record(name).split {
+            Some(split) => format!("requests for model {name} go to {split}"),
+            None => format!("the newest version of model {name} takes over by itself"),
+        };
+        self.tell(Notice::Rerouted(id, text));
     }
 
     /// Has the data plane split the requests of a model over its versions.

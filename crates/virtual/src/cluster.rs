@@ -313,6 +313,7 @@ fn notice_text(notice: &Notice) -> String {
             format!("plan {generation} is {state:?}: {text}")
         }
         Notice::Plan(None, state, text) => format!("a plan is {state:?}: {text}"),
+        Notice::Rerouted(_, text) => text.clone(),
         Notice::RolledBack(id, reason) => format!("{id} is rolled back: {reason}"),
         Notice::Drift(id, drift, text) => format!("{id} deviates in {drift:?}: {text}"),
         Notice::Finding(change, finding) => format!("{change:?}: {finding:?}"),

@@ -85,12 +85,21 @@ fn log(error: &(dyn std::error::Error + 'static)) {
     );
 }
 
+/// The message of an answer with the status of a client's error, in its extensions.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientErrorMessage(pub(crate) String);
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
+        let is_clients = self.status.is_client_error();
+        let message = is_clients.then(|| ClientErrorMessage(self.message.clone()));
         let body = Json(ErrorBody {
             error: self.message,
         });
         let mut response = (self.status, body).into_response();
+        if let Some(message) = message {
+            response.extensions_mut().insert(message);
+        }
         if self.status == StatusCode::UNAUTHORIZED {
             response
                 .headers_mut()

@@ -8,5 +8,5 @@ pub mod inference;
 mod pieces;
 pub mod web_policy;
 
-pub(crate) use admin::bearer;
+pub(crate) use admin::{bearer, bearer_of};
 pub use error::ApiError;

@@ -3,6 +3,7 @@
 //! Commands of HTTP handlers and agents, states of the data plane's links, solved plans and stored writes reach the task as messages.
 //! It never waits for what takes long: writes are carried out by a task of their own, policies run on threads of their own.
 
+mod acts;
 mod batch_times;
 mod consequences;
 mod cure_previews;

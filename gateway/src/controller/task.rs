@@ -244,7 +244,10 @@ impl Task {
     fn take(&mut self, now: Time, message: Message) {
         match message {
             Message::Command(commanded, then) => {
-                let (command, act) = *commanded;
+                let (command, mut act) = *commanded;
+                if let Some(act) = &mut act {
+                    self.complete(act, &command);
+                }
                 let request = RequestKey(self.next_request);
                 self.next_request += 1;
                 self.unacknowledged.insert(request, then);

@@ -51,9 +51,11 @@ impl Task {
             Notice::RolledBack(id, reason) => {
                 tracing::warn!(model.name = %id.name, model.version = id.version.get(), reason, "a version was rolled back");
                 let text = format!("model {id} was rolled back: {reason}");
-                if let Ok(view) = self.told_model_view(&id) {
-                    self.events().append(NewEvent::model(view, text));
-                }
+                self.tell_rerouted(&id, text);
+            }
+            Notice::Rerouted(id, text) => {
+                tracing::info!(model.name = %id.name, model.version = id.version.get(), "{text}");
+                self.tell_rerouted(&id, text);
             }
             Notice::Drift(id, drift, text) => {
                 tracing::info!(model.name = %id, "{text}");
@@ -89,6 +91,15 @@ impl Task {
     fn model_object(&self, id: &ModelId) -> Option<EventObject> {
         let view = self.told_model_view(id).ok()?;
         Some(EventObject::Model(Box::new(view)))
+    }
+
+    fn tell_rerouted(&self, id: &ModelId, text: String) {
+        if let Ok(view) = self.told_model_view(id) {
+            self.events().append(NewEvent {
+                state: EventState::Rerouted,
+                ..NewEvent::model(view, text)
+            });
+        }
     }
 
     fn tell_model(&self, id: &ModelId, registered: bool, reason: Option<String>) {

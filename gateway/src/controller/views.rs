@@ -97,6 +97,7 @@ impl Task {
             accuracy: spec.variant.as_ref().map(|variant| variant.accuracy),
             share_pct: controller.share(id),
             split: split.split,
+            rollback_split: controller.rollback_split(&id.name),
             sticky: split.sticky,
             inputs: spec.program.inputs.clone(),
             outputs: spec.program.outputs.clone(),

@@ -34,9 +34,13 @@ pub(super) fn mark(stored: &StoredEvent) -> Option<Mark> {
     let severity = event.object.and_then(|object| object.severity);
     let kind = match (stored.kind, event.state) {
         (EventKind::Plan, EventState::Adopted) => MarkKind::Plan,
-        (EventKind::Model, EventState::Registered | EventState::Removed | EventState::Failed) => {
-            MarkKind::Version
-        }
+        (
+            EventKind::Model,
+            EventState::Registered
+            | EventState::Removed
+            | EventState::Failed
+            | EventState::Rerouted,
+        ) => MarkKind::Version,
         (EventKind::Finding, EventState::Raised)
             if severity.is_some_and(|severity| severity != "info") =>
         {
@@ -77,6 +81,10 @@ mod tests {
         assert_eq!(mark(EventKind::Plan, "proposed", json!({})), None);
         assert_eq!(
             mark(EventKind::Model, "registered", json!({"name": "m"})),
+            found(MarkKind::Version)
+        );
+        assert_eq!(
+            mark(EventKind::Model, "rerouted", json!({"name": "m"})),
             found(MarkKind::Version)
         );
         assert_eq!(mark(EventKind::Model, "loading", json!(null)), None);

@@ -267,6 +267,28 @@ impl Keyring {
         Some(self.authenticate(text)?.limits.tenant())
     }
 
+    /// Returns the identity of a key; `None` if the text is no valid key.
+    pub(crate) fn id(&self, text: &str) -> Option<String> {
+        Some(self.authenticate(text)?.record.view.id.clone())
+    }
+
+    /// Returns the name of the key with this identity.
+    pub(crate) fn name(&self, id: &str) -> Option<String> {
+        Some(self.find(id).ok()?.record.view.name.clone())
+    }
+
+    /// Returns the identities of the keys with this identity or this name; the text itself if there is none, as of a key that was deleted.
+    pub(crate) fn ids_named(&self, text: &str) -> Vec<String> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let views = keys.values().map(|key| &key.record.view);
+        let named = views.filter(|view| view.id == text || view.name == text);
+        let mut ids: Vec<String> = named.map(|view| view.id.clone()).collect();
+        if ids.is_empty() {
+            ids.push(text.to_owned());
+        }
+        ids
+    }
+
     /// Returns the owner of a key; `None` if the text is no valid key.
     pub(crate) fn owner(&self, text: &str) -> Option<KeyOwner> {
         let secret = KeyHash::of(text).fingerprint();

@@ -6,6 +6,25 @@ use sqlx::{Row as _, sqlite::SqliteRow};
 use super::{Store, StoreError, json, transaction::Transaction, unix_ms, unsigned};
 use crate::audit::Act;
 
+/// The entries to list.
+#[derive(Clone, Debug, Default)]
+pub struct WhichEntries {
+    /// The number below which they are; all if none is given.
+    pub before: Option<u64>,
+    /// The model, node, key or file, or the name of a model for all of its versions; all if none is given.
+    pub subject: Option<String>,
+    /// The name of who acted, or the identity of the key; all if none is given.
+    pub actor: Option<String>,
+    /// The act, or the kind of its subject; all if none is given.
+    pub action: Option<String>,
+    /// The time before which they did not happen, as Unix time in milliseconds.
+    pub since_ms: Option<i64>,
+    /// The time by which they had happened, likewise.
+    pub until_ms: Option<i64>,
+    /// The largest number of entries.
+    pub limit: u32,
+}
+
 /// The number of entries that are kept.
 const KEPT_ENTRIES: i64 = 100_000;
 
@@ -37,22 +56,28 @@ impl Store {
         Ok(transaction)
     }
 
-    /// Returns the newest entries with a number below `before`, newest first, at most `limit`.
+    /// Returns entries, newest first.
     ///
     /// # Errors
     /// If the database fails or contains a row that this version cannot read.
-    pub async fn audit(
-        &self,
-        before: Option<u64>,
-        limit: u32,
-    ) -> Result<Vec<AuditEntry>, StoreError> {
-        let before = before.map_or(i64::MAX, |before| i64::try_from(before).unwrap_or(i64::MAX));
+    pub async fn audit(&self, which: &WhichEntries) -> Result<Vec<AuditEntry>, StoreError> {
+        let before = which.before.map(i64::try_from);
         let rows = sqlx::query(
-            "SELECT id, at_ms, actor, key_id, session, address, action, subject, change FROM audit \
-             WHERE id < $1 ORDER BY id DESC LIMIT $2",
+            "SELECT id, at_ms, actor, key_id, session, address, action, subject, change, before FROM audit \
+             WHERE id < $1 \
+             AND ($2 IS NULL OR subject = $2 OR substr(subject, 1, length($2) + 1) = $2 || ':') \
+             AND ($3 IS NULL OR actor = $3 OR key_id = $3) \
+             AND ($4 IS NULL OR action = $4 OR substr(action, 1, length($4) + 1) = $4 || '.') \
+             AND ($5 IS NULL OR at_ms >= $5) AND ($6 IS NULL OR at_ms <= $6) \
+             ORDER BY id DESC LIMIT $7",
         )
-        .bind(before)
-        .bind(i64::from(limit))
+        .bind(before.and_then(Result::ok).unwrap_or(i64::MAX))
+        .bind(&which.subject)
+        .bind(&which.actor)
+        .bind(&which.action)
+        .bind(which.since_ms)
+        .bind(which.until_ms)
+        .bind(i64::from(which.limit))
         .fetch_all(&self.pool)
         .await?;
         rows.iter().map(read).collect()
@@ -65,10 +90,11 @@ async fn record(transaction: &mut Transaction, act: &Act) -> Result<(), sqlx::Er
         action,
         subject,
         change,
+        before,
     } = act;
     sqlx::query(
-        "INSERT INTO audit (id, at_ms, actor, key_id, session, address, action, subject, change) \
-         SELECT COALESCE(MAX(id), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8 FROM audit",
+        "INSERT INTO audit (id, at_ms, actor, key_id, session, address, action, subject, change, before) \
+         SELECT COALESCE(MAX(id), 0) + 1, $1, $2, $3, $4, $5, $6, $7, $8, $9 FROM audit",
     )
     .bind(unix_ms())
     .bind(actor.name.clone())
@@ -78,6 +104,7 @@ async fn record(transaction: &mut Transaction, act: &Act) -> Result<(), sqlx::Er
     .bind(*action)
     .bind(subject.clone())
     .bind(change.to_string())
+    .bind(before.as_ref().map(ToString::to_string))
     .execute(&mut **transaction)
     .await?;
     sqlx::query("DELETE FROM audit WHERE id <= (SELECT MAX(id) FROM audit) - $1")
@@ -100,5 +127,9 @@ fn read(row: &SqliteRow) -> Result<AuditEntry, StoreError> {
         action: row.try_get("action")?,
         subject: row.try_get("subject")?,
         change: json(row, "audit", "change")?,
+        before: match row.try_get::<Option<&str>, _>("before")? {
+            Some(_) => Some(json(row, "audit", "before")?),
+            None => None,
+        },
     })
 }

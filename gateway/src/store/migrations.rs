@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 22] = migrations![
+const FILES: [(&str, &str, &str); 23] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -38,6 +38,7 @@ const FILES: [(&str, &str, &str); 22] = migrations![
     "0020" "preprocess",
     "0021" "tokenizers",
     "0022" "prediction_cache",
+    "0023" "audit_before",
 ];
 
 /// Brings a database to this version's tables.

@@ -39,6 +39,7 @@ use tokio::sync::Mutex;
 
 use crate::audit::Act;
 
+pub use audit::WhichEntries;
 pub use backup::{Snapshot, SnapshotError};
 pub use events::StoredEvent;
 pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};

@@ -25,6 +25,7 @@ use super::{
     models::Models,
     otel::{RequestIdentity, Tracer},
     prediction_metrics::{PredictionMetrics, Predictions},
+    rejected_requests::RejectedRequests,
     replica_metrics::{ReplicaMetrics, ReplicaState},
     replica_weights::ReplicaWeights,
     request_log::RequestLog,
@@ -61,6 +62,7 @@ struct Shared {
     clock: Clock,
     models: Models,
     requests: RequestLog,
+    rejected: RejectedRequests,
     missed: Mutex<MissedCounter>,
     tracer: Option<Tracer>,
     gpus: GpuMetrics,
@@ -116,6 +118,7 @@ impl Telemetry {
                 clock,
                 models,
                 requests: RequestLog::default(),
+                rejected: RejectedRequests::default(),
                 missed: Mutex::default(),
                 tracer,
                 gpus,
@@ -193,6 +196,11 @@ impl Telemetry {
     /// Returns the requests that ended lately.
     pub(crate) fn requests(&self) -> &RequestLog {
         &self.shared.requests
+    }
+
+    /// Returns the requests that were refused before they reached a model.
+    pub(crate) fn rejected(&self) -> &RejectedRequests {
+        &self.shared.rejected
     }
 
     /// Returns the identity of a new request with these headers.

@@ -62,7 +62,7 @@ fn miss_cause(request: &RequestRecord) -> Option<MissCause> {
         EndOfRequest::Expired => Some(MissCause::Expired),
         EndOfRequest::Lost => Some(MissCause::Lost),
         EndOfRequest::Failed => Some(MissCause::Failed),
-        EndOfRequest::Answered | EndOfRequest::Cancelled => None,
+        EndOfRequest::Answered | EndOfRequest::Cancelled | EndOfRequest::Rejected => None,
     }
 }
 

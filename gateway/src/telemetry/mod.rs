@@ -24,6 +24,7 @@ mod otel;
 mod paused_tenants;
 mod prediction_cache_metrics;
 mod prediction_metrics;
+mod rejected_requests;
 mod replica_metrics;
 mod replica_weights;
 mod request_end;
@@ -35,6 +36,7 @@ mod sliding_window;
 mod stage_histogram;
 mod tls_metrics;
 mod trace;
+mod which_requests;
 
 pub(crate) use cluster_metrics::ClusterState;
 pub use count_and_time::CountAndTime;
@@ -49,12 +51,14 @@ pub use otel::{
 };
 pub(crate) use otel::{REQUEST_ID, RequestIdentity};
 pub(crate) use prediction_metrics::Predictions;
+pub(crate) use rejected_requests::RejectedRequest;
 pub(crate) use replica_metrics::{DeviceMemory, ReplicaState};
 pub(crate) use replica_weights::ReplicaWeights;
 pub(crate) use request_log::{
     BatchOutcome, BatchStages, ReplicaNumber, RequestBatch, RequestCourse,
 };
-pub(crate) use request_views::{WhichRequests, batch_view, request, requests, stages_view};
+pub(crate) use request_views::{batch_view, request, requests, stages_view};
 pub use sliding_window::LONGEST_WINDOW;
 pub use stage_histogram::Buckets;
 pub(crate) use trace::{TraceWindow, write_trace};
+pub(crate) use which_requests::WhichRequests;

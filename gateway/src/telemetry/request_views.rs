@@ -1,7 +1,7 @@
 //! The requests that ended lately, in the form of the admin API.
 
-use packhorse_api::{BatchView, RequestFilter, RequestStages, RequestView};
-use packhorse_cluster::{ModelId, ModelName, ModelVersion, Time};
+use packhorse_api::{BatchView, RequestStages, RequestView};
+use packhorse_cluster::{ModelId, Time};
 use packhorse_serving::RequestOutcome;
 
 use super::{
@@ -9,52 +9,28 @@ use super::{
     request_end::{end_of, reason_of},
     request_log::{Names, Record, RequestBatch, RequestCourse, RequestRecord},
     request_texts::RequestTexts,
+    which_requests::WhichRequests,
 };
 use crate::clock::Clock;
 
-/// The requests to list.
-#[derive(Clone, Debug)]
-pub(crate) struct WhichRequests {
-    /// The ends to list; all if none is given.
-    pub(crate) filter: Option<RequestFilter>,
-    /// The model; all models if none is given.
-    pub(crate) model: Option<ModelName>,
-    /// Its version; all if none is given.
-    pub(crate) version: Option<ModelVersion>,
-    /// The id of the request, or of its trace; all if none is given.
-    pub(crate) id: Option<String>,
-    /// The id of the API key that it came with; all if none is given.
-    pub(crate) key: Option<String>,
-    /// The time before which they did not arrive.
-    pub(crate) since: Option<Time>,
-    /// The time before which they had arrived.
-    pub(crate) until: Option<Time>,
-    /// The largest number of requests.
-    pub(crate) limit: usize,
-}
-
-impl WhichRequests {
-    fn contains(&self, request: &RequestRecord, model: &ModelId) -> bool {
-        self.filter.is_none_or(|f| f.matches(end_of(request)))
-            && self.since.is_none_or(|since| request.arrived >= since)
-            && self.until.is_none_or(|until| request.arrived < until)
-            && self.model.as_ref().is_none_or(|name| *name == model.name)
-            && self.version.is_none_or(|version| version == model.version)
-    }
-
-    /// Returns true if it is looked for among texts.
-    fn has_texts(&self) -> bool {
-        self.id.is_some() || self.key.is_some()
-    }
-
-    fn contains_texts(&self, texts: &RequestTexts) -> bool {
-        let is_id = |id: &String| *id == texts.id || id.eq_ignore_ascii_case(&texts.trace);
-        self.id.as_ref().is_none_or(is_id) && self.key.as_ref().is_none_or(|key| *key == texts.key)
-    }
-}
-
 /// Returns requests that ended lately, the newest first.
 pub(crate) fn requests(telemetry: &Telemetry, which: &WhichRequests) -> Vec<RequestView> {
+    let clock = telemetry.clock();
+    let mut rejected = telemetry.rejected().list(which).into_iter().peekable();
+    let mut views: Vec<RequestView> = Vec::new();
+    for (ended, view) in recorded(telemetry, which) {
+        while let Some((number, request)) = rejected.next_if(|(_, one)| one.ended() > ended) {
+            views.push(request.view(number, clock));
+        }
+        views.push(view);
+    }
+    views.extend(rejected.map(|(number, request)| request.view(number, clock)));
+    views.truncate(which.limit);
+    views
+}
+
+/// Returns requests that a model had with the times at which they ended, the newest first.
+fn recorded(telemetry: &Telemetry, which: &WhichRequests) -> Vec<(Time, RequestView)> {
     let log = telemetry.requests();
     let names = log.names();
     let mut views = Vec::new();
@@ -66,14 +42,8 @@ pub(crate) fn requests(telemetry: &Telemetry, which: &WhichRequests) -> Vec<Requ
             let texts = log.texts(request);
             if !which.has_texts() || texts.as_ref().is_some_and(|t| which.contains_texts(t)) {
                 let texts = texts.unwrap_or_default();
-                views.push(view(
-                    number,
-                    request,
-                    texts,
-                    model,
-                    &names,
-                    telemetry.clock(),
-                ));
+                let view = view(number, request, texts, model, &names, telemetry.clock());
+                views.push((request.arrived + request.latency.into(), view));
             }
         }
         views.len() < which.limit
@@ -83,6 +53,9 @@ pub(crate) fn requests(telemetry: &Telemetry, which: &WhichRequests) -> Vec<Requ
 
 /// Returns the request with this number, unless it was forgotten.
 pub(crate) fn request(telemetry: &Telemetry, number: u64) -> Option<RequestView> {
+    if let Some(request) = telemetry.rejected().get(number) {
+        return Some(request.view(number, telemetry.clock()));
+    }
     let log = telemetry.requests();
     let request = log.request(number)?;
     let names = log.names();
@@ -117,10 +90,13 @@ fn view(
         request_id: given(texts.id),
         trace_id: given(texts.trace),
         key: given(texts.key),
+        key_name: None,
         at_ms: clock.unix_ms_f64(request.arrived),
-        model: model.name.clone(),
-        version: model.version,
+        model: Some(model.name.clone()),
+        version: Some(model.version),
         outcome: end_of(request),
+        status: None,
+        address: None,
         reason: given(texts.failure).or_else(|| reason_of(request)),
         latency_ms: request.latency.as_ms(),
         slo_ms: request.slo.as_ms(),

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 12cf0406437decc8bc5057dd330fe71f52bf9dc7a1f899531c57a9e48c94a952) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 1c739313e7642947f265ae33cb8f5b440d05d87c21c527bf551f28e53c5a33d0) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -62,6 +62,8 @@ export interface components {
              * @description The time of the act, as Unix time in milliseconds.
              */
             at_ms: number;
+            /** @description What it replaced: the fields of the change that were different before it; null if there are none, or they are not known. */
+            before?: Record<string, never> | null;
             /** @description What was changed, as in the request, without secrets. */
             change: Record<string, never>;
             /**
@@ -337,6 +339,10 @@ export interface components {
             reason?: string | null;
             /** @description The replicas of the current plan, and those of earlier plans that still run. */
             replicas: components["schemas"]["ReplicaView"][];
+            /** @description The shares of the versions in percent to which a rollback returns; null if there are none. */
+            rollback_split?: {
+                [key: string]: number;
+            } | null;
             /**
              * Format: int32
              * @description The present share of this version in the requests to the model that name no version, in percent.
@@ -660,7 +666,7 @@ export interface components {
          * @description The way in which a request ended.
          * @enum {string}
          */
-        EndOfRequest: "answered" | "late" | "refused" | "expired" | "lost" | "failed" | "cancelled";
+        EndOfRequest: "answered" | "late" | "refused" | "expired" | "lost" | "failed" | "cancelled" | "rejected";
         /** @description The body of every response that is not a success. */
         ErrorBody: {
             /** @description The error message. It names the field and its limit. */
@@ -687,7 +693,7 @@ export interface components {
          * @description The state of the subject after a change. Each kind of event has its own states.
          * @enum {string}
          */
-        EventState: "registered" | "fetching" | "profiling" | "planning" | "loading" | "ready" | "unplaced" | "failed" | "cordoned" | "draining" | "lost" | "removed" | "backing_off" | "serving" | "ejected" | "stopped" | "proposed" | "adopted" | "rejected" | "completed" | "degraded" | "rate" | "latency" | "slowdown" | "input_shapes" | "raised" | "cleared";
+        EventState: "registered" | "fetching" | "profiling" | "planning" | "loading" | "ready" | "unplaced" | "failed" | "cordoned" | "draining" | "lost" | "removed" | "rerouted" | "backing_off" | "serving" | "ejected" | "stopped" | "proposed" | "adopted" | "rejected" | "completed" | "degraded" | "rate" | "latency" | "slowdown" | "input_shapes" | "raised" | "cleared";
         /** @description A change in the cluster. Its kind is the name of its event in the stream. */
         EventView: {
             /**
@@ -1701,6 +1707,10 @@ export interface components {
             reason?: string | null;
             /** @description The replicas of the current plan, and those of earlier plans that still run. */
             replicas: components["schemas"]["ReplicaView"][];
+            /** @description The shares of the versions in percent to which a rollback returns; null if there are none. */
+            rollback_split?: {
+                [key: string]: number;
+            } | null;
             /**
              * Format: int32
              * @description The present share of this version in the requests to the model that name no version, in percent.
@@ -2573,6 +2583,8 @@ export interface components {
         };
         /** @description A request that has ended. */
         RequestView: {
+            /** @description The address that a rejected request came from; null of others, and if it is not known. */
+            address?: string | null;
             /**
              * Format: double
              * @description The time of its arrival, in milliseconds since 1970.
@@ -2582,18 +2594,20 @@ export interface components {
             cache?: components["schemas"]["CacheUse"] | null;
             /**
              * Format: int64
-             * @description The number of the request since the gateway's start: its address is `/v1/requests/NUMBER`.
+             * @description The number of the request since the gateway's start: its address is `/v1/requests/NUMBER`. Those of rejected requests begin at 2^48.
              */
             id: number;
             /** @description The id of the API key that it came with; null without one. */
             key?: string | null;
+            /** @description The name of this key; null without one, and if it was deleted since. */
+            key_name?: string | null;
             /**
              * Format: double
              * @description The time from its head to its end, in milliseconds.
              */
             latency_ms: number;
-            /** @description The model's name. */
-            model: string;
+            /** @description The model's name; null of a rejected request whose path has none. */
+            model?: string | null;
             /** @description The way in which it ended. */
             outcome: components["schemas"]["EndOfRequest"];
             /** @description The reason for an end without an answer, as text for people: the exception if the model threw one, at most 255 bytes of it. */
@@ -2607,18 +2621,23 @@ export interface components {
             rows: number;
             /**
              * Format: double
-             * @description The time within which its answer was in time, in milliseconds: its own `timeout`, else the model's SLO.
+             * @description The time within which its answer was in time, in milliseconds: its own `timeout`, else the model's SLO; 0 of a rejected request.
              */
             slo_ms: number;
             /** @description The parts of its latency. */
             stages_ms: components["schemas"]["RequestStages"];
+            /**
+             * Format: int32
+             * @description The status that a rejected request was answered with, such as 401; null of others.
+             */
+            status?: number | null;
             /** @description The id of its trace in 32 hexadecimal digits: that of its header `traceparent`, else a new one where traces are exported; null otherwise. */
             trace_id?: string | null;
             /**
              * Format: int32
-             * @description The model's version.
+             * @description The model's version; null of a rejected request.
              */
-            version: number;
+            version?: number | null;
         };
         /** @description A request for the ranks of texts by a query. */
         RerankRequest: {
@@ -2697,6 +2716,8 @@ export interface components {
              * @description The end of the session, as Unix time in milliseconds; null for a request with a token or key instead of a session.
              */
             expires_at_ms?: number | null;
+            /** @description The address of Grafana, to which the dashboard links; null if none is configured. */
+            grafana_url?: string | null;
             /** @description The name of the key; `admin` for the admin token. */
             name: string;
             /** @description The rights of the session. */

@@ -1,8 +1,14 @@
-/** Keeps the state of the cluster up to date: one stream of events for the page, changes at most twice a second, and by itself connected again. */
+/**
+ * Keeps the state of the cluster up to date: one stream of events for all tabs of a browser, changes at most twice a second, and by itself connected again.
+ *
+ * One tab has the stream and tells the others what comes on it. A browser gives a page that came by plain HTTP from another host no locks: there each tab has
+ * a stream of its own.
+ */
 
 import { useSyncExternalStore } from "react";
 import { ApiError, get, send } from "../api/client";
 import type { EventView, Finding, GoodputView, ModelView, PolicyView, Snapshot } from "../api/types";
+import { takeTurns, Watchdog } from "./leader";
 import { EventParser, type StreamEvent } from "./sse";
 import { type ClusterState, fromSnapshot, keyOf, withEvents, withGoodput } from "./state";
 
@@ -12,6 +18,8 @@ const COLLECT = 500;
 const REFRESH = 5000;
 /** The time in milliseconds without any byte after which the connection counts as dead; the gateway sends one at least every second. */
 const SILENCE = 20_000;
+/** The name of the lock and of the channel of the tabs, with the version of what they tell each other. */
+const TABS = "packhorse-live-1";
 /** The longest time in milliseconds between two attempts to connect. */
 const LONGEST_PAUSE = 10_000;
 
@@ -23,16 +31,34 @@ export interface Live {
   cluster: ClusterState | null;
   /** The reason why there is no connection. */
   error: string | null;
+  /** The time at which the connection was lost, in milliseconds since 1970. */
+  since: number | null;
 }
 
+/** What the tab with the stream tells the others, and what they ask. */
+type Message =
+  | { kind: "join" }
+  | { kind: "joined"; live: Live; lastId: string | null }
+  | { kind: "events"; events: StreamEvent[] }
+  | { kind: "lost"; error: string; since: number }
+  | { kind: "refreshed"; refreshed: Refreshed };
+
+/** What the stream does not tell. */
+type Refreshed = Pick<ClusterState, "minute" | "fiveMinutes" | "findings">;
+
 class Store {
-  #live: Live = { connection: "connecting", cluster: null, error: null };
+  #live: Live = { connection: "connecting", cluster: null, error: null, since: null };
   readonly #watchers = new Set<() => void>();
   #stop: AbortController | null = null;
   #cluster: ClusterState | null = null;
   #pending: EventView[] = [];
   #timer: ReturnType<typeof setTimeout> | null = null;
   #lastId: string | null = null;
+  /** The channel to the other tabs; null where each has a stream of its own. */
+  #tabs: BroadcastChannel | null = null;
+  #leads = false;
+  #refreshed = 0;
+  readonly #watchdog = new Watchdog(SILENCE);
 
   readonly watch = (watcher: () => void): (() => void) => {
     this.#watchers.add(watcher);
@@ -45,20 +71,70 @@ class Store {
     this.stop();
     const stop = new AbortController();
     this.#stop = stop;
-    void this.#follow(stop.signal);
     void this.#refresh(stop.signal);
+    // The types have locks in every page.
+    const locks = navigator.locks as LockManager | undefined;
+    if (!locks) return void this.#follow(stop.signal);
+    this.#tabs = new BroadcastChannel(TABS);
+    this.#tabs.onmessage = ({ data }: MessageEvent<Message>) => this.#hear(data);
+    this.#say({ kind: "join" });
+    void takeTurns(locks, TABS, stop.signal, this.#watchdog, async (signal) => {
+      this.#leads = true;
+      signal.addEventListener("abort", () => (this.#leads = false));
+      await this.#follow(signal);
+    });
   }
 
   /** Ends the stream and forgets everything, as on signing out. */
   stop(): void {
     this.#stop?.abort();
     this.#stop = null;
+    this.#tabs?.close();
+    this.#tabs = null;
+    this.#leads = false;
+    this.#refreshed = 0;
     this.#cluster = null;
     this.#pending = [];
     this.#lastId = null;
     if (this.#timer !== null) clearTimeout(this.#timer);
     this.#timer = null;
-    this.#tell({ connection: "connecting", cluster: null, error: null });
+    this.#tell({ connection: "connecting", cluster: null, error: null, since: null });
+  }
+
+  #say(message: Message): void {
+    this.#tabs?.postMessage(message);
+  }
+
+  /** Takes what another tab says. */
+  #hear(message: Message): void {
+    if (message.kind === "refreshed") return this.#adopt(message.refreshed);
+    if (message.kind === "join") {
+      if (!this.#leads) return;
+      this.#flush();
+      return this.#say({ kind: "joined", live: this.#live, lastId: this.#lastId });
+    }
+    if (this.#leads) return;
+    this.#watchdog.alive();
+    switch (message.kind) {
+      case "joined":
+        // Another tab may have joined.
+        if (this.#cluster || !message.live.cluster) return;
+        this.#cluster = message.live.cluster;
+        this.#lastId = message.lastId;
+        // The other tab has asked for it a moment ago.
+        if (message.live.cluster.minute) this.#refreshed = Date.now();
+        return this.#tell(message.live);
+      case "events":
+        // Events without what they change are of no use: the next snapshot brings it.
+        return message.events.forEach((event) => (this.#cluster || event.name === "snapshot") && this.#take(event));
+      case "lost":
+        return this.#lose(message.error, message.since);
+    }
+  }
+
+  #lose(error: string, since = this.#live.since ?? Date.now()): void {
+    this.#tell({ ...this.#live, connection: "lost", error, since });
+    if (this.#leads) this.#say({ kind: "lost", error, since });
   }
 
   /** Replaces what an answer to a change has told; the event may come later. */
@@ -79,12 +155,11 @@ class Store {
     while (!signal.aborted) {
       try {
         await this.#read(signal, () => (pause = 500));
-        if (!signal.aborted) this.#tell({ ...this.#live, connection: "lost", error: "the gateway closed the connection" });
+        if (!signal.aborted) this.#lose("the gateway closed the connection");
       } catch (error) {
         if (signal.aborted) return;
         if (error instanceof ApiError && error.status === 401) return;
-        const text = error instanceof Error ? error.message : String(error);
-        this.#tell({ ...this.#live, connection: "lost", error: text });
+        this.#lose(error instanceof Error ? error.message : String(error));
       }
       await sleep(pause, signal);
       pause = Math.min(LONGEST_PAUSE, pause * 2);
@@ -102,7 +177,7 @@ class Store {
       const response = await send("/v1/events", { headers, signal: attempt.signal });
       if (!response.body) throw new ApiError(0, "the stream of events has no body");
       connected();
-      if (this.#cluster) this.#tell({ ...this.#live, connection: "live", error: null });
+      if (this.#cluster) this.#tell({ ...this.#live, connection: "live", error: null, since: null });
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       const parser = new EventParser();
       for (;;) {
@@ -110,7 +185,10 @@ class Store {
         if (done) return;
         clearTimeout(watchdog);
         watchdog = setTimeout(abort, SILENCE);
-        for (const event of parser.push(value)) this.#take(event);
+        const events = parser.push(value);
+        // Also without an event, as a sign of life.
+        this.#say({ kind: "events", events });
+        for (const event of events) this.#take(event);
       }
     } finally {
       clearTimeout(watchdog);
@@ -148,7 +226,7 @@ class Store {
       // No event tells of a changed policy but the plan that comes of it.
       if (before?.generation !== this.#cluster.plan?.generation) void this.#refreshPolicy();
     }
-    this.#tell({ connection: "live", cluster: this.#cluster, error: null });
+    this.#tell({ connection: "live", cluster: this.#cluster, error: null, since: null });
   }
 
   async #refreshPolicy(): Promise<void> {
@@ -159,28 +237,33 @@ class Store {
     }
   }
 
-  /** Asks for what the stream does not tell: longer windows of goodput, and the numbers in the texts of findings. */
+  /** Asks for what the stream does not tell, unless another tab has just asked: longer windows of goodput, and the numbers in the texts of findings. */
   async #refresh(signal: AbortSignal): Promise<void> {
-    let first = true;
     while (!signal.aborted) {
-      if (first || !document.hidden) {
+      const first = this.#refreshed === 0;
+      if (first || (!document.hidden && Date.now() - this.#refreshed >= REFRESH)) {
         try {
           const [minute, fiveMinutes, findings] = await Promise.all([
             get<GoodputView>("/v1/goodput?window_s=60", signal),
             get<GoodputView>("/v1/goodput?window_s=300", signal),
             get<Finding[]>("/v1/findings", signal),
           ]);
-          if (this.#cluster) {
-            this.#cluster = { ...this.#cluster, minute, fiveMinutes, findings };
-            this.#schedule();
-            first = false;
-          }
+          const refreshed = { minute, fiveMinutes, findings };
+          this.#adopt(refreshed);
+          this.#say({ kind: "refreshed", refreshed });
         } catch {
           // The stream tells whether the gateway is there.
         }
       }
-      await sleep(first ? COLLECT : REFRESH, signal);
+      await sleep(first ? COLLECT : REFRESH / 5, signal);
     }
+  }
+
+  #adopt(refreshed: Refreshed): void {
+    if (!this.#cluster) return;
+    this.#refreshed = Date.now();
+    this.#cluster = { ...this.#cluster, ...refreshed };
+    if (this.#live.connection === "live") this.#schedule();
   }
 
   #tell(live: Live): void {

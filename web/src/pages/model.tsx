@@ -5,7 +5,7 @@ import { call, get, getText } from "../api/client";
 import type { Consequences, ModelChange, ModelGoodput, ModelView, RateMode, ReplicaView, RequestPoint, RequestView } from "../api/types";
 import { takesFromOthers } from "../consequences";
 import { parseCsv } from "../csv";
-import { bytes, count, fixed, ms, percent, rate } from "../format";
+import { bytes, count, fixed, ms, percent, rate, shares } from "../format";
 import { columns, perSecond } from "../history";
 import { keyOf, profilesKey } from "../live/state";
 import { store, useCluster } from "../live/store";
@@ -165,7 +165,7 @@ function Past({ model }: { model: ModelView }) {
   const marks = useMemo(() => chartMarks(view.marks), [view]);
   const shared = { x: "time", height: 170, range, marks } as const;
   return (
-    <Card className="w7" title="Goodput and latency" note={gapsText(goodput.gaps)} actions={<WindowPicker window={window} />}>
+    <Card className="w7" title="Goodput and latency" note={gapsText(goodput.gaps)} actions={<WindowPicker window={window} board="model" model={model.name} />}>
       <Problem text={error} />
       <Lines label={`Goodput of ${keyOf(model)} over time`} data={goodput.data} series={GOODPUT} unit="requests/s" {...shared} />
       <Lines label={`Latency of ${keyOf(model)} over time, with the SLO`} data={latency.data} series={LATENCY} unit="ms" limit={{ value: model.slo_ms, label: `SLO ${ms(model.slo_ms)}` }} {...shared} />
@@ -180,6 +180,8 @@ function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: 
   const mayChange = useMayChange();
   const name = shown.name;
   const explicit = versions.find((version) => version.split)?.split;
+  const newest = versions.reduce((a, b) => (b.version > a.version ? b : a), shown);
+  const rollback = newest.rollback_split;
   const change = useAction(async (act: "split" | "auto" | "rollback" | number) => {
     const path = `/v1/models/${encodeURIComponent(name)}`;
     let answer: ModelView;
@@ -206,9 +208,11 @@ function Versions({ versions, shown }: { versions: readonly ModelView[]; shown: 
                 Split
               </button>
             )}
-            <button type="button" disabled={change.busy || (versions.length === 1 && !explicit)} onClick={() => void change.run("rollback")}>
-              Roll back
-            </button>
+            {rollback && (
+              <button type="button" disabled={change.busy} onClick={() => void change.run("rollback")}>
+                Roll back to {shares(rollback)}
+              </button>
+            )}
           </>
         )
       }

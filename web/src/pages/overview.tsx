@@ -2,12 +2,14 @@
 
 import { useMemo } from "react";
 import { call, get } from "../api/client";
-import type { Finding, ModelGoodput, PlanPreview, RequestPoint, RequestView } from "../api/types";
-import { clock, count, ms, percent, rate } from "../format";
-import { columns, perSecond, sinceOf } from "../history";
+import type { ModelGoodput, PlanPreview, RequestPoint, RequestView } from "../api/types";
+import { count, ms, percent, rate } from "../format";
+import { columns, perSecond } from "../history";
+import { spanOf } from "../incidents";
 import { type ClusterState, findingKey, keyOf } from "../live/state";
 import { useCluster } from "../live/store";
 import { Lines, type Series } from "../ui/charts";
+import { FindingCard } from "../ui/findings";
 import { chartMarks, gapsText, Marks, useHistory, WindowPicker } from "../ui/history";
 import { useLoaded } from "../ui/hooks";
 import { Card, Empty, Figure, Meter, Page, Problem, State, type Tone } from "../ui/parts";
@@ -48,32 +50,18 @@ export function Overview() {
 
 const toneOfShare = (share: number): Tone => (share >= TARGET ? "good" : share >= 0.9 ? "warn" : "bad");
 
-/** The page of what a finding is about, whose charts begin before the finding did. */
-function subjectHref({ subject, since_ms }: Finding): string | null {
-  if (!subject) return null;
-  const since = since_ms == null ? undefined : sinceOf(since_ms);
-  if ("model" in subject) {
-    const [name, version] = subject.model.split(":");
-    return href(["models", name ?? subject.model], { version, since });
-  }
-  if ("node" in subject) return href(["placement"], { node: subject.node });
-  if ("device" in subject) return href(["placement"], { device: subject.device, since });
-  if ("plan" in subject) return href(["plans"], { plan: subject.plan });
-  return href(["placement"]);
-}
-
 function Findings({ cluster }: { cluster: ClusterState }) {
   if (cluster.findings.length === 0 && cluster.nodes.size > 0) {
     return (
       <p className="all-well" role="status">
-        Nothing is wrong.
+        Nothing is wrong. <a href="#/incidents">What was</a>
       </p>
     );
   }
   return (
     <section aria-label="Findings" className="findings">
       {cluster.findings.map((finding) => (
-        <FindingCard key={findingKey(finding)} finding={finding} />
+        <FindingCard key={findingKey(finding)} finding={finding} span={spanOf(finding)} />
       ))}
       {cluster.nodes.size === 0 && (
         <Card>
@@ -83,38 +71,6 @@ function Findings({ cluster }: { cluster: ClusterState }) {
         </Card>
       )}
     </section>
-  );
-}
-
-const SEVERITY: Record<Finding["severity"], Tone> = { critical: "bad", warning: "warn", info: "busy" };
-
-function FindingCard({ finding }: { finding: Finding }) {
-  const target = subjectHref(finding);
-  const tryOut = finding.cure?.preview;
-  return (
-    <article className={`finding ${finding.severity}`}>
-      <span className={`tag ${SEVERITY[finding.severity]}`}>{finding.severity}</span>
-      <div>
-        <p className="what">{finding.text}</p>
-        <p className="cause">
-          {finding.since_ms != null && `Since ${clock(finding.since_ms)}: `}
-          {finding.cause}
-        </p>
-        {finding.cure && <p className="cure">Cure: {finding.cure.text}</p>}
-      </div>
-      <span className="actions">
-        {tryOut && (
-          <a className="button primary" href={href(["plans"], { whatif: JSON.stringify(tryOut) })}>
-            Try it
-          </a>
-        )}
-        {target && (
-          <a className="button" href={target}>
-            Show
-          </a>
-        )}
-      </span>
-    </article>
   );
 }
 
@@ -142,7 +98,7 @@ function GoodputCard({ cluster }: { cluster: ClusterState }) {
   }, [view, plan, ideal]);
   const marks = useMemo(() => chartMarks(view.marks), [view]);
   return (
-    <Card className="w8" title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} />}>
+    <Card className="w8" title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} board="overview" />}>
       <Problem text={error} />
       <Lines label="Goodput, offered rate, predicted and ideal goodput, late and refused requests per second over time" data={data} series={SERIES} unit="requests/s" x="time" height={300} range={range} marks={marks} />
       <Marks marks={view.marks} />

@@ -98,7 +98,7 @@ function DevicePast({ device }: { device: string }) {
   const marks = useMemo(() => chartMarks(view.marks), [view]);
   const shared = { x: "time", height: 150, range, marks } as const;
   return (
-    <Card title={`Device ${device}`} note={gapsText(busy.gaps)} actions={<WindowPicker window={window} />}>
+    <Card title={`Device ${device}`} note={gapsText(busy.gaps)} actions={<WindowPicker window={window} board="devices" />}>
       <Problem text={error} />
       <Lines label={`Part of the time for which ${device} computed`} data={busy.data} series={DEVICE} unit="of the time" limit={{ value: 1, label: "all of the time" }} {...shared} />
       <Lines label={`Memory of the workers on ${device}`} data={memory.data} series={MEMORY} unit="GiB" {...shared} />

@@ -2,8 +2,7 @@
 
 import { useMemo, useState } from "react";
 import { get } from "../api/client";
-import type { AuditEntry, EventView } from "../api/types";
-import { actorText, changeText } from "../audit";
+import type { EventView } from "../api/types";
 import { clock, count, dateAndTime, rate, span } from "../format";
 import { columns, perSecond } from "../history";
 import { subjectText } from "../live/state";
@@ -13,8 +12,8 @@ import { chartMarks, gapsText, useHistory, WindowPicker } from "../ui/history";
 import { useLoaded } from "../ui/hooks";
 import { Card, Empty, Loading, Page, Problem, State } from "../ui/parts";
 import { href, modelHref, useRoute } from "../ui/route";
-import { type Column, Table } from "../ui/table";
 import { type Level, linesOf } from "../words";
+import { Audit } from "./audit";
 import { Requests } from "./requests";
 import { Trace } from "./trace";
 
@@ -43,7 +42,7 @@ export function Timeline() {
         </>
       }
     >
-      {shown === "requests" ? <Requests query={query} /> : shown === "audit" ? <Audit /> : <Events />}
+      {shown === "requests" ? <Requests query={query} /> : shown === "audit" ? <Audit query={query} /> : <Events />}
     </Page>
   );
 }
@@ -70,7 +69,7 @@ function Events() {
   const marks = useMemo(() => chartMarks(view.marks), [view]);
   return (
     <div className="stack">
-      <Card title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} />}>
+      <Card title="Goodput" note={gapsText(gaps)} actions={<WindowPicker window={window} board="overview" />}>
         <Problem text={error} />
         <Lines label="Goodput over time" data={data} series={SERIES} unit="requests/s" x="time" height={130} range={range} marks={marks} />
       </Card>
@@ -130,39 +129,5 @@ function Text({ event }: { event: EventView }) {
         </a>
       )}
     </>
-  );
-}
-
-/** The number of acts that are read at a time. */
-const ACTS = 200;
-
-const ACT_COLUMNS: readonly Column<AuditEntry>[] = [
-  { title: "When", cell: (e) => dateAndTime(e.at_ms), sort: (e) => e.id },
-  { title: "Who", cell: (e) => actorText(e), sort: actorText },
-  { title: "From", cell: (e) => e.actor.address, sort: (e) => e.actor.address ?? "", from: "desktop" },
-  { title: "Act", cell: (e) => e.action, sort: (e) => e.action },
-  { title: "Subject", cell: (e) => e.subject, sort: (e) => e.subject ?? "", from: "tablet" },
-  { title: "Change", cell: (e) => <span className="muted" title={changeText(e)}>{changeText(e)}</span>, from: "tablet", grow: true },
-];
-
-function Audit() {
-  const [most, setMost] = useState(ACTS);
-  const path = `/v1/audit?limit=${most}`;
-  const loaded = useLoaded(path, (signal) => get<AuditEntry[]>(path, signal), 5000);
-  const more = loaded.data !== null && loaded.data.length === most && most < 1000;
-  return (
-    <Card className="flush" title="Audit log" note="what admins did, the newest first">
-      <Problem text={loaded.error} />
-      {loaded.data ? (
-        <Table label="Audit log" rows={loaded.data} columns={ACT_COLUMNS} rowKey={(e) => String(e.id)} maxHeight={Math.max(400, innerHeight - 220)} empty={<Empty title="No admin has changed anything." />} />
-      ) : (
-        !loaded.error && <Loading what="the audit log" />
-      )}
-      {more && (
-        <button type="button" onClick={() => setMost(Math.min(1000, most + ACTS))}>
-          Show earlier ones
-        </button>
-      )}
-    </Card>
   );
 }

@@ -1,9 +1,10 @@
 /** What charts of the past have in common: what is loaded, the choice of the time window, and the list of marks. */
 
-import { ApiError, get } from "../api/client";
+import { ApiError, get, session } from "../api/client";
 import type { HistoryMark, HistoryView } from "../api/types";
 import { count } from "../format";
-import { KINDS, markTime, rangeOf, type Window, WINDOWS, windowOf } from "../history";
+import { type Board, boardHref } from "../grafana";
+import { KINDS, markTime, rangeOf, type Window, WINDOWS, windowOf, windowText } from "../history";
 import type { Mark, Range } from "./charts";
 import { useLoaded } from "./hooks";
 import { href, useRoute } from "./route";
@@ -21,11 +22,12 @@ export interface History {
 
 const NONE: HistoryView = { from_ms: 0, to_ms: 0, step_s: 10, known_from_ms: null, requests: [], device: [], marks: [] };
 
-/** Loads the history of a model, of a device or of all models, in the window of the address. */
-export function useHistory(which: { model?: string; version?: number; device?: string }): History {
-  const window = windowOf(useRoute().query);
-  const given = Object.entries(which).filter(([, value]) => value !== undefined);
-  const query = new URLSearchParams([...given.map(([key, value]) => [key, String(value)]), ["from_ms", String(window.from)]]);
+/** Loads the history of a model, of a device or of all models, in a window: that of the address if none is given. */
+export function useHistory(which: { model?: string; version?: number; device?: string }, given?: Window): History {
+  const { query: address } = useRoute();
+  const window = given ?? windowOf(address);
+  const asked = Object.entries({ ...which, from_ms: window.from, to_ms: window.to ?? undefined }).filter(([, value]) => value !== undefined);
+  const query = new URLSearchParams(asked.map(([key, value]) => [key, String(value)]));
   const path = `/v1/history?${query}`;
   const loaded = useLoaded(
     path,
@@ -44,10 +46,11 @@ export function useHistory(which: { model?: string; version?: number; device?: s
   return { view, window, range: rangeOf(window, view.to_ms || Date.now(), view.known_from_ms ?? null), error: loaded.error };
 }
 
-/** Links to the same page with another window. */
-export function WindowPicker({ window }: { window: Window }) {
+/** Links to the same page with another window, and to the board of Grafana with this one. */
+export function WindowPicker({ window, board, model }: { window: Window; board: Board; model?: string }) {
+  const grafana = session()?.grafana_url;
   const { path, query } = useRoute();
-  const others = Object.fromEntries([...query].filter(([key]) => key !== "window" && key !== "since"));
+  const others = Object.fromEntries([...query].filter(([key]) => !["window", "since", "until"].includes(key)));
   return (
     <div className="windows" role="group" aria-label="Time window">
       {Object.keys(WINDOWS).map((name) => (
@@ -55,7 +58,12 @@ export function WindowPicker({ window }: { window: Window }) {
           {name.replace("h", " h")}
         </a>
       ))}
-      {window.name === null && <span aria-current="true">since {markTime(window.from, Date.now())}</span>}
+      {window.name === null && <span aria-current="true">{windowText(window, Date.now())}</span>}
+      {grafana && (
+        <a href={boardHref(grafana, board, window, model)} target="_blank" rel="noreferrer">
+          Grafana
+        </a>
+      )}
     </div>
   );
 }

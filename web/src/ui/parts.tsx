@@ -19,6 +19,7 @@ const TONES: Record<string, Tone> = {
   planning: "busy",
   loading: "busy",
   proposed: "busy",
+  rerouted: "busy",
   late: "warn",
   expired: "warn",
   refused: "warn",
@@ -205,7 +206,22 @@ export function Field({ label, hint, children }: { label: string; hint?: ReactNo
   );
 }
 
-/** A number that is typed. The text is kept as it is typed, so that it can be empty meanwhile. */
+/** A text that is looked for with the enter key. */
+export function Search({ label, placeholder, value, onSearch }: { label: string; placeholder: string; value: string; onSearch: (text: string) => void }) {
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  return (
+    <form
+      onSubmit={(event) => {
+        event.preventDefault();
+        onSearch(text.trim());
+      }}
+    >
+      <input className="search" type="search" placeholder={placeholder} aria-label={label} maxLength={128} value={text} onChange={(event) => setText(event.target.value)} />
+    </form>
+  );
+}
+
 /** A field of files, which may be dropped on it. */
 export function FileField(props: { label: string; hint: ReactNode; accept: string; multiple?: boolean; onFiles: (files: FileList | null) => void }) {
   const [over, setOver] = useState(false);
@@ -227,6 +243,7 @@ export function FileField(props: { label: string; hint: ReactNode; accept: strin
   );
 }
 
+/** A number that is typed. The text is kept as it is typed, so that it can be empty meanwhile. */
 export function NumberField(props: { label: string; hint?: ReactNode; value: string; onChange: (value: string) => void; min?: number; max?: number; step?: number | "any"; unit?: string; disabled?: boolean; optional?: boolean }) {
   return (
     <Field label={props.unit ? `${props.label} (${props.unit})` : props.label} hint={props.hint}>

@@ -1,29 +1,54 @@
 //! `packhorse audit`: what admins did.
 
 use packhorse_api::{AuditActor, AuditEntry};
+use packhorse_client::ListedActs;
 use packhorse_terminal::{
     context::Context,
     output::{self, format_time},
 };
-use serde_json::Value;
+
+use super::arguments::parse_moment;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  packhorse audit\n  packhorse audit --before 4711 --limit 1000 --json"
+    after_help = "Examples:\n  packhorse audit\n  packhorse audit --subject resnet50 --since 2d\n  packhorse audit --who deploy --act model --limit 5000 --json"
 )]
 pub(crate) struct AuditArgs {
     /// Show only acts before the one with this number
     #[arg(long, value_name = "ID")]
     before: Option<u64>,
-    /// Largest number of acts to show, the newest first
-    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    limit: u16,
+    /// Show only acts about this model, in all its versions or as NAME:VERSION, or about this node, key or file
+    #[arg(long, value_name = "SUBJECT")]
+    subject: Option<String>,
+    /// Show only acts of who has this name, or of the key with this id
+    #[arg(long, value_name = "NAME")]
+    who: Option<String>,
+    /// Show only this act, such as model.promote, or all acts of a kind, such as model
+    #[arg(long, value_name = "ACT")]
+    act: Option<String>,
+    /// Show only acts that did not happen before this time: how long ago it is, such as 2d, or the time, such as 2026-11-29T16:12:00Z
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    since: Option<i64>,
+    /// Show only acts that had happened by this time
+    #[arg(long, value_name = "TIME", value_parser = parse_moment)]
+    until: Option<i64>,
+    /// Largest number of acts to show, the newest first; the gateway keeps 100000
+    #[arg(long, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    limit: u32,
 }
 
 impl AuditArgs {
     pub(super) async fn run(self, context: &Context) -> anyhow::Result<()> {
-        let admin = context.admin()?;
-        let entries = admin.audit(self.before, self.limit.into()).await?;
+        let which = ListedActs {
+            before: self.before,
+            subject: self.subject,
+            actor: self.who,
+            action: self.act,
+            since: self.since,
+            until: self.until,
+            limit: self.limit as usize,
+        };
+        let entries = context.admin()?.audit(&which).await?;
         if context.json() {
             return output::print_json(&entries);
         }
@@ -44,7 +69,7 @@ fn row(entry: &AuditEntry) -> [String; 7] {
         entry.actor.address.clone().unwrap_or_default(),
         entry.action.clone(),
         entry.subject.clone().unwrap_or_default(),
-        change(&entry.change),
+        change(entry),
     ]
 }
 
@@ -60,10 +85,16 @@ fn who(actor: &AuditActor) -> String {
     }
 }
 
-/// Returns the fields of a change in a line.
-fn change(change: &Value) -> String {
-    let fields = change.as_object().into_iter().flatten();
-    let fields = fields.filter(|(_, value)| !value.is_null());
-    let fields = fields.map(|(name, value)| format!("{name} {value}"));
+/// Returns the fields of a change in a line, with what they replaced.
+fn change(entry: &AuditEntry) -> String {
+    let fields = entry.change.as_object().into_iter().flatten();
+    let fields = fields.filter_map(|(name, new)| {
+        let old = entry.before.as_ref().and_then(|before| before.get(name));
+        match old {
+            Some(old) => Some(format!("{name} {old} → {new}")),
+            None if new.is_null() => None,
+            None => Some(format!("{name} {new}")),
+        }
+    });
     fields.collect::<Vec<_>>().join(", ")
 }

@@ -223,6 +223,7 @@ fn colour(state: EventState) -> Colour {
         | EventState::Cordoned
         | EventState::Draining
         | EventState::Removed
+        | EventState::Rerouted
         | EventState::Stopped
         | EventState::Proposed
         | EventState::Rejected

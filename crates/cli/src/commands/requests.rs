@@ -16,7 +16,7 @@ use super::arguments::{ModelReference, parse_duration, parse_model, parse_moment
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  packhorse requests --id order-4711\n  packhorse requests --missed --since 10m\n  packhorse requests --model minilm --limit 100 --json"
+    after_help = "Examples:\n  packhorse requests --id order-4711\n  packhorse requests --missed --since 10m\n  packhorse requests --outcome rejected --key team-a\n  packhorse requests --model minilm --limit 100 --json"
 )]
 pub(crate) struct RequestsArgs {
     /// Show the requests with this id, their x-request-id or that of their trace, with all that is known about them
@@ -25,13 +25,13 @@ pub(crate) struct RequestsArgs {
     /// Show only requests that missed their SLO
     #[arg(long, conflicts_with = "outcome")]
     missed: bool,
-    /// Show only requests that ended in this way: answered, late, refused, expired, lost, failed or cancelled
+    /// Show only requests that ended in this way: answered, late, refused, expired, lost, failed, cancelled, or rejected before it reached a model
     #[arg(long, value_name = "OUTCOME")]
     outcome: Option<RequestFilter>,
     /// Show only requests of this model, in all its versions or in this one
     #[arg(long, value_name = "NAME[:VERSION]", value_parser = parse_model)]
     model: Option<ModelReference>,
-    /// Show only requests with the API key of this id
+    /// Show only requests with the API key of this id or name
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Show only requests that did not arrive before this time: how long ago it is, such as 10m, or the time, such as 2026-11-29T16:12:00Z
@@ -136,11 +136,11 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
         table.add_row([
             format_time(request.at_ms as u64),
             request.request_id.clone().unwrap_or_default(),
-            request.key.clone().unwrap_or_default(),
-            versioned_name(&request.model, request.version),
+            key_of(request).unwrap_or_default(),
+            model_of(request),
             paint(request.outcome.name(), colour),
             format_number(request.latency_ms),
-            format_number(request.slo_ms),
+            slo_of(request).unwrap_or_else(|| "-".to_owned()),
             format_number(stages.receive),
             format_number(stages.decode + stages.tokenize),
             format_number(stages.load),
@@ -151,10 +151,36 @@ fn print(requests: &[RequestView]) -> anyhow::Result<()> {
             format_number(stages.copy_in + stages.copy_out),
             format_number(stages.compute),
             device.map_or_else(|| "-".to_owned(), ToString::to_string),
-            request.reason.clone().unwrap_or_default(),
+            reason_of(request).unwrap_or_default(),
         ]);
     }
     Ok(output::print_table(&table, "no requests")?)
+}
+
+/// Returns the name of the request's key, or its id if the key was deleted.
+fn key_of(request: &RequestView) -> Option<String> {
+    request.key_name.clone().or_else(|| request.key.clone())
+}
+
+/// Returns the request's model with its version, if it had one.
+fn model_of(request: &RequestView) -> String {
+    match (&request.model, request.version) {
+        (Some(model), Some(version)) => versioned_name(model, version),
+        (Some(model), None) => model.to_string(),
+        (None, _) => "-".to_owned(),
+    }
+}
+
+/// Returns the time within which the request was to be answered, if it had one.
+fn slo_of(request: &RequestView) -> Option<String> {
+    (request.outcome != EndOfRequest::Rejected).then(|| format_number(request.slo_ms))
+}
+
+/// Returns the reason for the request's end, with the status that a rejected one was answered with.
+fn reason_of(request: &RequestView) -> Option<String> {
+    let status = request.status.map(|status| format!("{status}: "));
+    let reason = request.reason.as_ref()?;
+    Some(format!("{}{reason}", status.unwrap_or_default()))
 }
 
 fn colour_of(outcome: EndOfRequest) -> Colour {
@@ -169,15 +195,16 @@ fn colour_of(outcome: EndOfRequest) -> Colour {
 
 /// Prints all that is known about a request, in lines.
 fn print_whole(request: &RequestView) -> anyhow::Result<()> {
+    let slo = slo_of(request).map(|slo| format!(" (in time within {slo} ms)"));
     output::print_line(format!(
-        "{}  {}  {} after {} ms (in time within {} ms)",
+        "{}  {}  {} after {} ms{}",
         request.request_id.as_deref().unwrap_or("-"),
-        versioned_name(&request.model, request.version),
+        model_of(request),
         paint(request.outcome.name(), colour_of(request.outcome)),
         format_number(request.latency_ms),
-        format_number(request.slo_ms),
+        slo.unwrap_or_default(),
     ))?;
-    if let Some(reason) = &request.reason {
+    if let Some(reason) = reason_of(request) {
         output::print_line(format!("  reason    {reason}"))?;
     }
     let rows = match request.rows {
@@ -185,10 +212,12 @@ fn print_whole(request: &RequestView) -> anyhow::Result<()> {
         1 => "1 row".to_owned(),
         rows => format!("{rows} rows"),
     };
-    let key = request.key.as_ref().map(|key| format!(", key {key}"));
+    let key = key_of(request).map(|key| format!(", key {key}"));
+    let address = request.address.as_ref();
+    let address = address.map(|address| format!(", from {address}"));
     let arrived = format_time(request.at_ms as u64);
-    let key = key.unwrap_or_default();
-    output::print_line(format!("  arrived   {arrived}, {rows}{key}"))?;
+    let (key, address) = (key.unwrap_or_default(), address.unwrap_or_default());
+    output::print_line(format!("  arrived   {arrived}, {rows}{key}{address}"))?;
     if let Some(trace) = &request.trace_id {
         output::print_line(format!("  trace     {trace}"))?;
     }

@@ -9,7 +9,8 @@ use packhorse_stand_in::{Gateway, admin};
 async fn missed_requests_show_where_their_time_went() {
     let gateway = Gateway::start(crate::PROGRAM).await;
     let requests = json!([{
-        "id": 9, "request_id": "order-4711", "trace_id": null, "key": "team-a", "at_ms": 1_795_388_003_313.25, "model": "cat", "version": 2, "outcome": "late", "reason": null,
+        "id": 9, "request_id": "order-4711", "trace_id": null, "key": "team-a", "key_name": null, "at_ms": 1_795_388_003_313.25, "model": "cat",
+        "version": 2, "outcome": "late", "status": null, "address": null, "reason": null,
         "latency_ms": 250.5, "slo_ms": 200.0, "rows": 1, "cache": null,
         "stages_ms": {
             "receive": 1.0, "decode": 0.0, "tokenize": 0.5, "lookup": 0.0, "load": 6.5, "batch": 2.0, "queue": 200.0, "network": 3.0, "worker_queue": 4.0, "copy_in": 0.5, "compute": 39.0,
@@ -45,6 +46,27 @@ async fn missed_requests_show_where_their_time_went() {
         "1 row, key team-a",
         "tokenize 0.5, load 6.5, batch 2, queue 200, network 3",
         "batch     3 of 8 rows on n/gpu0",
+    ] {
+        assert!(ran.text().contains(part), "{part} is not in {ran:?}");
+    }
+    let rejected = json!([{
+        "id": 281_474_976_710_656_u64, "request_id": "order-4713", "trace_id": null, "key": "1a2b3c4d", "key_name": "shop", "at_ms": 1_795_388_003_313.25,
+        "model": "cat", "version": null, "outcome": "rejected", "status": 403, "address": "10.0.0.7", "reason": "the key may not", "latency_ms": 0.5,
+        "slo_ms": 0.0, "rows": 0, "cache": null, "stages_ms": requests[0]["stages_ms"], "batch": null,
+    }]);
+    admin("GET", "/v1/requests")
+        .and(query_param("outcome", "rejected"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(&rejected))
+        .mount(&gateway.server)
+        .await;
+    let ran = gateway.run(&["requests", "--outcome", "rejected"]);
+    for part in ["shop", "cat", "rejected", "403: the key may not"] {
+        assert!(ran.text().contains(part), "{part} is not in {ran:?}");
+    }
+    let ran = gateway.run(&["requests", "--outcome", "rejected", "--id", "order-4713"]);
+    for part in [
+        "order-4713  cat  rejected after 0.5 ms\n",
+        "key shop, from 10.0.0.7",
     ] {
         assert!(ran.text().contains(part), "{part} is not in {ran:?}");
     }

@@ -19,4 +19,5 @@ mod requests;
 mod restarts;
 mod service_classes;
 mod solver;
+mod versions;
 mod virtual_cluster;

@@ -12,7 +12,7 @@ use std::{
 
 use axum::{
     extract::{ConnectInfo, RawPathParams, Request, State},
-    http::{Extensions, HeaderMap, Method, StatusCode, header},
+    http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse as _, Response},
 };
@@ -368,6 +368,7 @@ impl Caller {
             scope: self.scope()?,
             name: self.name,
             expires_at_ms: self.session_ends_ms,
+            grafana_url: None,
         })
     }
 }
@@ -483,7 +484,12 @@ fn set_known(request: &Request) {
 
 /// Returns the token of `Authorization: Bearer TOKEN`. The case of the scheme does not matter.
 pub(crate) fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    bearer_of(headers.get(header::AUTHORIZATION)?)
+}
+
+/// Returns the token of the value of an `Authorization` header.
+pub(crate) fn bearer_of(authorization: &HeaderValue) -> Option<&str> {
+    let value = authorization.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
     let token = token.trim_start_matches(' ');
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)

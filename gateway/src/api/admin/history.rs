@@ -171,9 +171,13 @@ fn view(all: &History, which: &WhichHistory, window: &Window) -> Result<HistoryV
         }
     }
     let marks = all.marks(from_ms, to_ms).into_iter();
-    let concerns = |mark: &Mark| match &mark.series {
-        Some(series) => !is_named || is_wanted(series),
-        None => true,
+    let concerns = |mark: &Mark| match (&mark.series, mark.kind) {
+        // What takes requests from one version gives them to another.
+        (Some(Series::Model(id)), MarkKind::Version) if which.model.is_some() => {
+            which.model.as_ref() == Some(&id.name)
+        }
+        (Some(series), _) => !is_named || is_wanted(series),
+        (None, _) => true,
     };
     Ok(HistoryView {
         from_ms,

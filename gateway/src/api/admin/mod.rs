@@ -69,6 +69,7 @@ use crate::{
     controller::Controller,
     driver::DataPlane,
     events::{EventLog, Findings},
+    grafana::GrafanaUrl,
     history::HistoryLog,
     ip_network::IpNetwork,
     keys::Keyring,
@@ -78,7 +79,7 @@ use crate::{
 };
 
 pub use auth::Credentials;
-pub(crate) use auth::bearer;
+pub(crate) use auth::{bearer, bearer_of};
 pub(crate) use requests::MAX_TRACES;
 
 /// The header of answers that are not to be kept by anything on their way: streams, and those with secrets.
@@ -133,6 +134,8 @@ pub struct Admin {
     pub uses_tls: bool,
     /// The files with the tokens that a backup contains, as far as they exist.
     pub token_files: Arc<[PathBuf]>,
+    /// The Grafana to which the dashboard links.
+    pub grafana_url: Option<GrafanaUrl>,
 }
 
 /// The general part of the OpenAPI document.

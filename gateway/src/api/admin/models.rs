@@ -282,7 +282,7 @@ pub(super) async fn promote(
     change_split(&admin.controller.by(actor), name, dry_run, change).await
 }
 
-/// Returns to the split before the last change.
+/// Returns to the split before the last change, which `rollback_split` of the model names. A second rollback changes nothing.
 #[utoipa::path(
     post, path = "/v1/models/{name}/rollback", tag = "models", security(("admin" = [])),
     params(("name" = String, Path, description = "The model's name"), Rehearsed),

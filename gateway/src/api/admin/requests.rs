@@ -29,6 +29,7 @@ use crate::{
         inference::{InferenceError, TracedAnswer, try_model},
     },
     clock::Clock,
+    keys::Keyring,
     telemetry::{
         TraceWindow, WhichRequests, batch_view, request, requests, stages_view, write_trace,
     },
@@ -48,7 +49,7 @@ pub(crate) const MAX_TRACES: usize = 2;
 #[into_params(parameter_in = Query)]
 pub(super) struct ListedRequests {
     /// The way in which the requests ended: `missed` for all that missed their SLO, or one of `answered`, `late`, `refused`, `expired`,
-    /// `lost`, `failed`, `cancelled`; all if absent.
+    /// `lost`, `failed`, `cancelled`, or `rejected` for those that reached no model; all if absent.
     #[param(value_type = Option<String>)]
     outcome: Option<RequestFilter>,
     /// The model's name; all models if absent.
@@ -60,7 +61,7 @@ pub(super) struct ListedRequests {
     /// The request's id, which its client sent or was answered in `x-request-id`, or the id of its trace in hexadecimal digits.
     #[param(min_length = 1, max_length = 128)]
     id: Option<String>,
-    /// The id of the API key that the requests came with.
+    /// The id or the name of the API key that the requests came with.
     key: Option<String>,
     /// Only requests that did not arrive before this time, in milliseconds since 1970; a negative number counts from now.
     since: Option<i64>,
@@ -92,7 +93,9 @@ pub(super) struct TracedTime {
 
 /// Returns requests that ended lately, the newest first.
 ///
-/// The gateway remembers 17 MiB of requests and batches, the last 120,000 of them, until it stops, and 24 MiB of their ids, keys and exceptions.
+/// The gateway remembers 17 MiB of requests and batches, the last 120,000 of them, until it stops, and 24 MiB of their ids, keys and exceptions. Of POST
+/// requests over HTTP that reached no model, because they were wrong in themselves or not permitted, it remembers the last 1000 of each of the statuses 401,
+/// 403, 404, 413 and 429, and of all others together.
 #[utoipa::path(
     get, path = "/v1/requests", tag = "requests", security(("admin" = [])),
     params(ListedRequests),
@@ -127,14 +130,23 @@ pub(super) async fn list(
         model: listed.model,
         version: listed.version,
         id: listed.id,
-        key: listed.key,
+        keys: listed.key.map(|key| admin.keys.ids_named(&key)),
         since: at(listed.since),
         // All of this millisecond.
         until: at(listed.until).map(|until| until + Duration::from_millis(1)),
         limit: listed.limit,
     };
     let found = tokio::task::spawn_blocking(move || requests(&telemetry, &which));
-    Ok(Json(found.await.map_err(|e| ApiError::internal(&e))?))
+    let mut found = found.await.map_err(|e| ApiError::internal(&e))?;
+    for request in &mut found {
+        name_key(request, &admin.keys);
+    }
+    Ok(Json(found))
+}
+
+/// Sets the name of a request's key.
+fn name_key(request: &mut RequestView, keys: &Keyring) {
+    request.key_name = request.key.as_ref().and_then(|id| keys.name(id));
 }
 
 /// Returns a trace of the requests and batches in a time window, in Chrome's trace event format.
@@ -233,8 +245,9 @@ pub(super) async fn one(
     Path(number): Path<u64>,
 ) -> Result<Json<RequestView>, ApiError> {
     let found = request(admin.data_plane.telemetry(), number);
-    let found =
+    let mut found =
         found.ok_or_else(|| ApiError::not_found(format!("request {number} is not remembered")))?;
+    name_key(&mut found, &admin.keys);
     Ok(Json(found))
 }
 

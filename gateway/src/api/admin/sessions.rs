@@ -48,7 +48,7 @@ pub(super) async fn create(
         let seconds = left.as_secs_f64().ceil().to_string();
         return Ok(([(header::RETRY_AFTER, seconds)], error).into_response());
     }
-    let (session, view) = match admin.credentials.sign_in(&request) {
+    let (session, mut view) = match admin.credentials.sign_in(&request) {
         Ok(signed_in) => signed_in,
         Err(error) => {
             if error.is_refusal() {
@@ -58,6 +58,7 @@ pub(super) async fn create(
         }
     };
     tracing::info!(session.name = view.name, "a session was started");
+    view.grafana_url = grafana_url(&admin);
     let cookie = set_cookie(&session, LIFETIME.as_secs(), admin.uses_tls);
     let headers =
         [NO_STORE, (header::SET_COOKIE, &*cookie)].map(|(name, value)| (name, value.to_owned()));
@@ -96,8 +97,14 @@ pub(super) async fn show(
     State(admin): State<Admin>,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, ApiError> {
-    let view = admin.credentials.session_view(&headers)?;
+    let mut view = admin.credentials.session_view(&headers)?;
+    view.grafana_url = grafana_url(&admin);
     Ok(([NO_STORE], Json(view)))
+}
+
+fn grafana_url(admin: &Admin) -> Option<String> {
+    let url = admin.grafana_url.as_ref();
+    url.map(|url| url.as_str().to_owned())
 }
 
 /// Ends a session: its cookie is not valid any more, and the browser forgets it.

@@ -11,7 +11,11 @@ use packhorse_serving::{Refusal, RequestOutcome};
 
 use super::work_pool::PoolFull;
 use crate::{
-    api::{ApiError, error::INTERNAL_ERROR, web_policy::WebRefusal},
+    api::{
+        ApiError,
+        error::{ClientErrorMessage, INTERNAL_ERROR},
+        web_policy::WebRefusal,
+    },
     driver::{BatchFailure, FindModelError, UnansweredRequest},
     memory::MemoryExhausted,
 };
@@ -25,6 +29,8 @@ pub(crate) struct InferenceError {
     retry_after: Duration,
     /// True if that time is not the one of any such error.
     has_own_time: bool,
+    /// True if a model had the request, so that it is recorded already.
+    is_recorded: bool,
 }
 
 /// The time after which to retry where no better one is known.
@@ -37,6 +43,7 @@ impl InferenceError {
             message: message.into(),
             retry_after: RETRY_AFTER,
             has_own_time: false,
+            is_recorded: false,
         }
     }
 
@@ -124,6 +131,9 @@ impl From<WebRefusal> for InferenceError {
 impl IntoResponse for InferenceError {
     fn into_response(self) -> Response {
         let mut response = ApiError::new(self.status, self.message).into_response();
+        if self.is_recorded {
+            response.extensions_mut().remove::<ClientErrorMessage>();
+        }
         match self.status {
             StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
                 let seconds = self.retry_after.as_secs_f64().ceil() as u64;
@@ -188,7 +198,10 @@ impl From<Refusal> for InferenceError {
             Refusal::TenantPaused { .. } => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         };
-        let error = Self::new(status, refusal.to_string());
+        let error = Self {
+            is_recorded: true,
+            ..Self::new(status, refusal.to_string())
+        };
         match refusal {
             Refusal::TenantPaused { retry_after } | Refusal::Loading { retry_after } => {
                 error.retry_after(retry_after)

@@ -1,5 +1,5 @@
-//! The middleware of the inference listener: every request is measured, gets an identity, comes from no page of another site and is authorised, and a handler that panics is
-//! answered for.
+//! The middleware of the inference listener: every request is measured, gets an identity, comes from no page of another site and is authorised, what is
+//! refused is recorded, and a handler that panics is answered for.
 //!
 //! It is one middleware for all of this, because the router allocates a future and copies the services within for each: four of them cost as
 //! much as the reading of a small request.
@@ -14,7 +14,10 @@ use axum::{
 };
 use futures_util::FutureExt as _;
 
-use super::{authorize::authorize, body::IncomingBody, error::InferenceError, state::Inference};
+use super::{
+    authorize::authorize, body::IncomingBody, error::InferenceError, rejections::Asked,
+    state::Inference,
+};
 use crate::{
     api::error::INTERNAL_ERROR,
     serve::HeldUntilSent,
@@ -31,6 +34,7 @@ pub(in crate::api) async fn answer(
     let telemetry = inference.data_plane.telemetry();
     let measurement = HttpMeasurement::begin(telemetry, &request);
     let identity = telemetry.identify(request.headers());
+    let asked = Asked::of(&inference, &request);
     request.extensions_mut().insert(identity.clone());
     let admitted = match inference.web.refusal(&request) {
         None => authorize(&inference, &mut request).await,
@@ -57,6 +61,9 @@ pub(in crate::api) async fn answer(
             error.into_response()
         }
     };
+    if let Some(asked) = asked {
+        asked.end(&inference, &identity, &response);
+    }
     identity.write_to(response.headers_mut());
     measurement.end(telemetry, &response);
     response

@@ -20,6 +20,7 @@ mod platforms;
 mod predictions;
 mod raw_inputs;
 mod raw_rows;
+mod rejections;
 mod respond;
 pub(in crate::api) mod server;
 pub(in crate::api) mod shared_memory;

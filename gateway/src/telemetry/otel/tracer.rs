@@ -72,7 +72,7 @@ impl Tracer {
             return;
         };
         let missed = match end_of(&record) {
-            EndOfRequest::Answered | EndOfRequest::Cancelled => false,
+            EndOfRequest::Answered | EndOfRequest::Cancelled | EndOfRequest::Rejected => false,
             EndOfRequest::Late
             | EndOfRequest::Refused
             | EndOfRequest::Expired

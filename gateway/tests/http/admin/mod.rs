@@ -2,6 +2,7 @@
 
 mod agents;
 mod artifacts;
+mod audit;
 mod auth;
 mod backup;
 mod consequences;
@@ -14,6 +15,7 @@ mod models;
 mod openapi;
 mod plans;
 mod profiles;
+mod rejected;
 mod requests;
 mod restart;
 mod rollout;

@@ -297,3 +297,18 @@ async fn a_session_and_a_code_end_with_the_secret_that_started_them() {
     .await
     .ok(200);
 }
+
+#[tokio::test]
+async fn the_dashboard_learns_the_address_of_grafana() {
+    for (flags, expected) in [
+        (&[][..], Value::Null),
+        (
+            &["--grafana-url=http://10.0.0.1:3000/"],
+            json!("http://10.0.0.1:3000"),
+        ),
+    ] {
+        let gateway = Gateway::with_flags(flags).await;
+        let view = gateway.get("/v1/session").await.ok(200);
+        assert_eq!(view["grafana_url"], expected);
+    }
+}

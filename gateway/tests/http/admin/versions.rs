@@ -182,3 +182,53 @@ async fn the_rate_belongs_to_all_versions_and_is_that_of_the_newest() {
         .await;
     assert_eq!(slo.ok(200)["slo_ms"], 100.0);
 }
+
+#[tokio::test]
+async fn a_second_rollback_changes_nothing_and_the_audit_log_has_both_splits() {
+    let gateway = Gateway::start().await;
+    for version in [1, 2] {
+        register(&gateway, version).await;
+    }
+    let canary = json!({"split": {"1": 90, "2": 10}});
+    gateway.patch("/v1/models/m", &canary).await.ok(200);
+    let promotion = json!({"version": 2});
+    let promoted = gateway.post("/v1/models/m/promote", &promotion).await;
+    let promoted = promoted.ok(200);
+    assert_eq!(promoted["rollback_split"], json!({"1": 90, "2": 10}));
+    for _ in 0..2 {
+        let back = gateway.post("/v1/models/m/rollback", &json!({})).await;
+        let back = back.ok(200);
+        assert_eq!(back["split"], json!({"1": 90, "2": 10}));
+        assert_eq!(back["rollback_split"], Value::Null);
+    }
+    let gateway = gateway.restarted().await;
+    let back = gateway.post("/v1/models/m/rollback", &json!({})).await;
+    assert_eq!(back.ok(200)["split"], json!({"1": 90, "2": 10}));
+
+    let acts = gateway
+        .get("/v1/audit?subject=m&action=model")
+        .await
+        .ok(200);
+    let of = |action: &str| -> Vec<Value> {
+        let acts = acts.as_array().unwrap().iter();
+        let acts = acts.filter(|act| act["action"] == action);
+        acts.map(|act| json!([act["before"], act["change"]]))
+            .collect()
+    };
+    assert_eq!(
+        of("model.roll-back"),
+        [json!([{"split": {"2": 100}}, {"split": {"1": 90, "2": 10}}])],
+        "the second one did nothing"
+    );
+    let events = gateway.get("/v1/events?follow=false&limit=1000").await;
+    let events = events.ok(200);
+    let rerouted = events.as_array().unwrap().iter();
+    let rerouted = rerouted.filter(|event| event["state"] == "rerouted");
+    let texts: Vec<_> = rerouted.map(|event| &event["text"]).collect();
+    let canary = "requests for model m go to version 1: 90 %, version 2: 10 %";
+    let promoted = "requests for model m go to version 2: 100 %";
+    assert_eq!(texts, [canary, promoted, canary]);
+    let change = json!({"version": 2, "split": {"2": 100}});
+    let before = json!({"split": {"1": 90, "2": 10}});
+    assert_eq!(of("model.promote"), [json!([before, change])]);
+}
