@@ -297,7 +297,7 @@ mod tests {
         assert!(!RequestFilter::Missed.matches(EndOfRequest::Cancelled));
         assert_eq!(
             "slow".parse::<RequestFilter>().unwrap_err().to_string(),
-            "expected missed, answered, late, refused, expired, lost, failed or cancelled"
+            "expected missed, answered, late, refused, expired, lost, failed, cancelled or rejected"
         );
     }
 }

@@ -165,7 +165,7 @@ pub fn model(name: &str, state: &str, reason: Option<&str>) -> Value {
         "name": name, "version": 1, "state": state, "reason": reason,
         "artifact": format!("sha256:{}", "ab".repeat(32)), "artifact_bytes": 1000, "max_batch_size": 16,
         "slo_ms": 200.0, "rate_rps": 50.0, "rate": "max", "priority": 5, "min_replicas": 1, "queue_limit": null, "max_cold_wait_ms": null, "cache": false, "family": null, "accuracy": null,
-        "measured": null, "predicted": null, "share_pct": 100, "split": null, "sticky": "none",
+        "measured": null, "predicted": null, "share_pct": 100, "split": null, "rollback_split": null, "sticky": "none",
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}],
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 2]}],
         "profiled_on": [], "estimated_on": [], "measuring_failed_on": [], "profiling": [], "replicas": [],

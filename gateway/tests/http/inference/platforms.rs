@@ -452,8 +452,13 @@ async fn a_key_may_use_the_models_of_its_scopes_and_health_needs_none() {
         let answer = gateway.send(address, Method::GET, path, None, Vec::new());
         assert_eq!(answer.await.status, 200, "{path}");
     }
-    let requests = gateway.get("/v1/requests").await.ok(200);
-    assert_eq!(requests.as_array().unwrap().len(), 3);
+    let count = async |outcome: &str| {
+        let path = format!("/v1/requests?outcome={outcome}");
+        let requests = gateway.get(&path).await.ok(200);
+        requests.as_array().unwrap().len()
+    };
+    // Of each path one request was answered, and three were of a wrong key, of another model's, or of none.
+    assert_eq!((count("answered").await, count("rejected").await), (3, 9));
 }
 
 #[tokio::test]
