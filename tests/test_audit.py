@@ -25,7 +25,7 @@ def test_every_act_is_recorded_with_its_actor(new_cluster: MakeCluster):
     cluster = new_cluster()
     cluster.start_agent("node1", *simulated_devices(cluster, {"m": 10}))
     cluster.admin.register(models.simulated("m", slo_ms=1000), b"the file")
-    cluster.admin.register(models.simulated("m", version=2), b"another file")
+    cluster.admin.register(models.simulated("m", version=2, slo_ms=2000), b"another file")
     call(cluster, 200, "PATCH", "/v1/models/m", {"slo_ms": 500, "split": {"1": 100}})
     call(cluster, 200, "POST", "/v1/models/m/promote", {"version": 2})
     call(cluster, 200, "POST", "/v1/models/m/rollback")
@@ -66,7 +66,8 @@ def test_every_act_is_recorded_with_its_actor(new_cluster: MakeCluster):
     by_action = {entry["action"]: entry for entry in entries(cluster)}
     assert by_action["model.register"]["change"]["slo_ms"] == 1000
     assert by_action["model.change"]["change"] == {"slo_ms": 500.0}
-    assert by_action["model.change"]["before"] == {"slo_ms": 1000.0}
+    # A change that names no version is one of the newest.
+    assert by_action["model.change"]["before"] == {"slo_ms": 2000.0}
     assert by_action["model.roll-back"]["change"] == {"split": {"1": 100}}
     assert by_action["policy.change"]["change"] == {"policy": "first-fit"}
     assert by_action["node.drain"]["change"] == {"deadline_s": 60}
