@@ -19,7 +19,7 @@ pub struct Act {
     pub(crate) subject: Option<String>,
     /// What is changed.
     pub(crate) change: Value,
-    /// What it replaces: the fields of the change that are different before it.
+    /// The values that it replaces: the fields of the change that are different before it.
     pub(crate) before: Option<Value>,
 }
 

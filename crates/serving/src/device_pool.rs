@@ -162,24 +162,32 @@ impl DevicePool {
         fits.then(|| free_at + member.load)
     }
 
-    /// Takes note of whether a member may make room: one that computes nothing and does not wait for a first batch that it could compute. So members that take
-    /// the room from each other all get something done.
-    fn note_evictable(&mut self, replica: ReplicaKey) {
-        let (is_next, is_short) = (self.reserved() == Some(replica), self.is_short());
-        let Some(member) = self.members.get_mut(&replica) else {
-            return;
-        };
+    /// Returns the place of a member among those that may make room; `None` if it makes none: it computes something, or waits for a first batch that it could
+    /// compute. So members that take the room from each other all get something done.
+    fn evictable_now(&self, replica: ReplicaKey, member: &Member) -> Option<Evictable> {
         let is_idle = member.residency == Residency::Resident && member.away == 0;
-        let makes_room = is_short && is_idle && !is_next && member.weights > 0;
-        let makes_room = makes_room && (member.served || !self.waiting.contains_hopeful(replica));
-        let place = makes_room.then(|| Evictable {
+        let is_next = self.reserved() == Some(replica);
+        let makes_room = self.is_short() && is_idle && !is_next && member.weights > 0;
+        let may_leave = makes_room && (member.served || !self.waiting.contains_hopeful(replica));
+        may_leave.then(|| Evictable {
             waits: self.waiting.contains(replica),
             priority: member.priority,
             used: member.used,
             replica,
-        });
-        let weights = member.weights;
-        self.evictable.set(&mut member.evictable, place, weights);
+        })
+    }
+
+    /// Takes note of a member that something happened to on which its place among those that may make room depends.
+    fn note_evictable(&mut self, replica: ReplicaKey) {
+        let Some(member) = self.members.get(&replica) else {
+            return;
+        };
+        let place = self.evictable_now(replica, member);
+        if place != member.evictable {
+            let member = self.members.get_mut(&replica).expect("just seen");
+            self.evictable
+                .set(&mut member.evictable, place, member.weights);
+        }
     }
 
     /// Returns true if not all members have memory at a time.
@@ -359,6 +367,11 @@ impl DevicePool {
 
     /// Begins to bring a member's weights, for which there is room. Returns the members that make room.
     pub(crate) fn load(&mut self, now: Time, replica: ReplicaKey) -> Vec<ReplicaKey> {
+        debug_assert!(
+            { self.members.iter() }
+                .all(|(key, member)| self.evictable_now(*key, member) == member.evictable),
+            "something happened to a member that was not noted"
+        );
         let weights = self.members[&replica].weights;
         let evicted = self.make_room(weights);
         let member = self.members.get_mut(&replica).expect("just seen");

@@ -1,4 +1,4 @@
-//! What acts of admins replace, for the audit log.
+//! The values that acts of admins replace, for the audit log.
 
 use packhorse_cluster::{ModelName, ModelVersion, Split};
 use packhorse_control::{Command, SplitChange};

@@ -91,8 +91,11 @@ impl RejectedRequests {
         if !is_wanted || which.version.is_some() {
             return Vec::new();
         }
-        let mut all: Vec<_> = self.rings().kept.values().flatten().cloned().collect();
-        all.retain(|(_, request)| request.is_in(which));
+        let rings = self.rings();
+        let all = rings.kept.values().flatten();
+        let all = all.filter(|(_, request)| request.is_in(which));
+        let mut all: Vec<_> = all.cloned().collect();
+        drop(rings);
         all.sort_unstable_by(|(a, _), (b, _)| b.cmp(a));
         all.truncate(which.limit);
         all

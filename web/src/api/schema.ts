@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 1c739313e7642947f265ae33cb8f5b440d05d87c21c527bf551f28e53c5a33d0) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 450037ffb3fa60941b8e06775d4cc3818ce3fab24d13160a94b8b15af281f18a) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -62,7 +62,7 @@ export interface components {
              * @description The time of the act, as Unix time in milliseconds.
              */
             at_ms: number;
-            /** @description What it replaced: the fields of the change that were different before it; null if there are none, or they are not known. */
+            /** @description The values that it replaced: the fields of the change that were different before it; null if there are none, or they are not known. */
             before?: Record<string, never> | null;
             /** @description What was changed, as in the request, without secrets. */
             change: Record<string, never>;

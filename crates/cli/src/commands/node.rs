@@ -97,13 +97,11 @@ impl Drain {
         let dry_run = admin.dry_run().drain(&name);
         let drain = admin.drain(&name, self.deadline);
         let mut node = self.leaving.consent.make(&[], dry_run, drain).await?;
-        while self.wait
-            && node
-                .view
-                .devices
-                .iter()
-                .any(|device| !device.replicas.is_empty())
-        {
+        let has_replicas = |node: &NodeView| {
+            let mut devices = node.devices.iter();
+            devices.any(|device| !device.replicas.is_empty())
+        };
+        while self.wait && has_replicas(&node.view) {
             sleep(POLL_INTERVAL).await;
             let nodes = admin.nodes().await?;
             let found = nodes.into_iter().find(|node| node.name == name);

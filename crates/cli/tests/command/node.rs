@@ -70,17 +70,21 @@ fn draining(replicas: &[&str]) -> Value {
     view
 }
 
-#[tokio::test]
-async fn a_drain_has_a_deadline_and_waits_until_the_node_has_no_replica() {
+/// A gateway that begins to drain a node, and has these nodes afterwards.
+async fn gateway_that_drains(then: Value) -> Gateway {
     let gateway = Gateway::start(crate::PROGRAM).await;
     let mut begun = draining(&["1-0"]);
     begun["consequences"] = json!([]);
     gateway
         .answers("POST", "/v1/nodes/rack1/drain", 200, begun)
         .await;
+    gateway.answers("GET", "/v1/nodes", 200, then).await;
     gateway
-        .answers("GET", "/v1/nodes", 200, json!([draining(&[])]))
-        .await;
+}
+
+#[tokio::test]
+async fn a_drain_has_a_deadline_and_waits_until_the_node_has_no_replica() {
+    let gateway = gateway_that_drains(json!([draining(&[])])).await;
     let drain = ["node", "drain", "rack1", "--yes"];
     let ran = gateway.run(&[&drain[..], &["--deadline", "2m", "--wait", "--json"]].concat());
     assert_eq!(ran.json()["devices"][0]["replicas"], json!([]));
@@ -103,13 +107,7 @@ async fn a_wait_for_a_drain_ends_where_the_drain_does() {
             "node rack1 is ready and no longer drained, with replicas left",
         ),
     ] {
-        let gateway = Gateway::start(crate::PROGRAM).await;
-        let mut begun = draining(&["1-0"]);
-        begun["consequences"] = json!([]);
-        gateway
-            .answers("POST", "/v1/nodes/rack1/drain", 200, begun)
-            .await;
-        gateway.answers("GET", "/v1/nodes", 200, found).await;
+        let gateway = gateway_that_drains(found).await;
         let ran = gateway.run(&["node", "drain", "rack1", "--yes", "--wait"]);
         assert_eq!(ran.error(), format!("error: {said}\n"));
     }

@@ -69,11 +69,7 @@ impl EvictableMembers {
         place: Option<Evictable>,
         weights: u64,
     ) {
-        let before = std::mem::replace(own, place);
-        if before == place {
-            return;
-        }
-        if let Some(before) = before {
+        if let Some(before) = std::mem::replace(own, place) {
             self.order.remove(&before);
             self.bytes -= weights;
         }

@@ -7,7 +7,7 @@ use packhorse_cluster::Time;
 use super::Engine;
 use crate::{
     Action, DeviceKey, ModelKey, Refusal, ReplicaKey,
-    device_pool::CopyPlace,
+    device_pool::{CopyPlace, pools::ColdRank},
     refused_loads::{AskedFor, Beginning, LoadsBefore},
 };
 
@@ -19,8 +19,8 @@ const MOST_EXAMINED: usize = 64;
 
 /// The device on which a model is loaded next.
 struct ModelPlace {
-    replica: ReplicaKey,
-    device: DeviceKey,
+    load: (ReplicaKey, DeviceKey, ModelKey),
+    rank: ColdRank,
     /// True if its first request would be late.
     is_late: bool,
 }
@@ -129,27 +129,25 @@ impl Engine {
         let may_be_in_time = self.pools.cold().filter(|(rank, _)| rank.due > soonest);
         let mut late = None;
         for (rank, key) in may_be_in_time.take(MOST_EXAMINED) {
-            match self.place_for(now, key, places) {
-                Some(place) if !place.is_late => return Some((place.replica, place.device, key)),
-                Some(place) if late.is_none() => {
-                    late = Some((rank, (place.replica, place.device, key)));
-                }
-                _ => {}
+            match self.place_for(now, rank, key, places) {
+                Some(place) if !place.is_late => return Some(place.load),
+                place => late = late.or(place),
             }
         }
         let must_be_late = self.pools.cold().filter(|(rank, _)| rank.due <= soonest);
-        let first = must_be_late.take(MOST_EXAMINED).find_map(|(rank, key)| {
-            let place = self.place_for(now, key, places)?;
-            Some((rank, (place.replica, place.device, key)))
-        });
-        let first = first.into_iter().chain(late).min_by_key(|(rank, _)| *rank);
-        first.map(|(_, first)| first)
+        let first = { must_be_late.take(MOST_EXAMINED) }
+            .find_map(|(rank, key)| self.place_for(now, rank, key, places));
+        let all_late = first.into_iter().chain(late);
+        all_late
+            .min_by_key(|place| place.rank)
+            .map(|place| place.load)
     }
 
     /// Returns the device on which the weights of a model would be first.
     fn place_for(
         &self,
         now: Time,
+        rank: ColdRank,
         key: ModelKey,
         places: &BTreeMap<DeviceKey, CopyPlace>,
     ) -> Option<ModelPlace> {
@@ -166,8 +164,8 @@ impl Engine {
         let (loaded, _, device, replica) = places.min()?;
         let compute = pool.get(replica)?.expectation(now).compute(1);
         Some(ModelPlace {
-            replica,
-            device,
+            load: (replica, device, key),
+            rank,
             is_late: loaded + compute > first.request.deadline,
         })
     }

@@ -93,9 +93,9 @@ pub(super) struct TracedTime {
 
 /// Returns requests that ended lately, the newest first.
 ///
-/// The gateway remembers 17 MiB of requests and batches, the last 120,000 of them, until it stops, and 24 MiB of their ids, keys and exceptions. Of POST
-/// requests over HTTP that reached no model, because they were wrong in themselves or not permitted, it remembers the last 1000 of each of the statuses 401,
-/// 403, 404, 413 and 429, and of all others together.
+/// The gateway remembers 17 MiB of requests and batches, the last 120,000 of them, until it stops, and 24 MiB of their ids, keys and exceptions.
+/// Of POST requests over HTTP that reached no model, because they were wrong in themselves or not permitted, it remembers the last 1000 of each of the
+/// statuses 401, 403, 404, 413 and 429, and of all others together.
 #[utoipa::path(
     get, path = "/v1/requests", tag = "requests", security(("admin" = [])),
     params(ListedRequests),

@@ -15,7 +15,7 @@ use crate::{
     telemetry::{RejectedRequest, RequestIdentity},
 };
 
-/// What is known of a request when it comes, by which it is found if it is refused.
+/// A request as it came, by which it is found if it is refused.
 #[derive(Debug)]
 pub(super) struct Asked {
     arrived: Time,

@@ -31,7 +31,7 @@ async fn with_key(gateway: &Gateway, method: Method, path: &str, key: &str) -> A
 }
 
 /// A gateway that requires keys and serves `m`.
-async fn serving() -> (Gateway, Agent) {
+pub(super) async fn serving() -> (Gateway, Agent) {
     let gateway = Gateway::with_flags(&["--inference-keys=required"]).await;
     let mut agent = Agent::new("n");
     agent.computes = Some(double);

@@ -3,7 +3,8 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::support::{agent::Agent, answer::Answer, gateway::Gateway, worker::double};
+use super::keys::serving;
+use crate::support::{answer::Answer, gateway::Gateway};
 
 fn body() -> Vec<u8> {
     let tensor = json!({"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]});
@@ -29,16 +30,6 @@ async fn key(gateway: &Gateway, body: Value) -> (String, String) {
 async fn list(gateway: &Gateway, query: &str) -> Vec<Value> {
     let listed = gateway.get(&format!("/v1/requests?{query}")).await.ok(200);
     listed.as_array().unwrap().clone()
-}
-
-/// A gateway that requires keys and serves `m`.
-async fn serving() -> (Gateway, Agent) {
-    let gateway = Gateway::with_flags(&["--inference-keys=required"]).await;
-    let mut agent = Agent::new("n");
-    agent.computes = Some(double);
-    gateway.register("m").await;
-    agent.work_until_ready(&gateway, "m").await;
-    (gateway, agent)
 }
 
 const INFER: &str = "/v2/models/m/infer";
