@@ -153,6 +153,13 @@ impl DevicePool {
         Room::new(now, batches.map(|away| (away.held.due, away.utilization)))
     }
 
+    /// Returns true if a member's weights came and left before it got a batch. They come again for the same requests only elsewhere: otherwise members for
+    /// whose requests the device is too busy would take the room from each other until these expire.
+    pub(crate) fn left_in_vain(&self, replica: ReplicaKey) -> bool {
+        let member = self.members.get(&replica);
+        member.is_some_and(|member| member.left_in_vain)
+    }
+
     /// Returns the time at which a member's weights should be there, if they were brought next; `None` if there is no room for them.
     pub(crate) fn loaded_at(&self, replica: ReplicaKey, place: &CopyPlace) -> Option<Time> {
         let member = self.members.get(&replica)?;
@@ -236,6 +243,7 @@ impl DevicePool {
             used: now,
             away: 0,
             served: false,
+            left_in_vain: false,
             refused_until: Time::ZERO,
             due: Time::ZERO,
             evictable: None,
@@ -375,7 +383,7 @@ impl DevicePool {
         let weights = self.members[&replica].weights;
         let evicted = self.make_room(weights);
         let member = self.members.get_mut(&replica).expect("just seen");
-        member.residency = Residency::Loading;
+        (member.residency, member.left_in_vain) = (Residency::Loading, false);
         self.used += weights;
         let copied = self.copied.of_mut(member.on_disk);
         *copied = (*copied).max(now) + member.load;
@@ -392,7 +400,7 @@ impl DevicePool {
             && let Some(replica) = self.evictable.first()
         {
             let member = self.members.get_mut(&replica).expect("it is a member");
-            member.residency = Residency::Away;
+            (member.residency, member.left_in_vain) = (Residency::Away, !member.served);
             self.used -= member.weights;
             self.wait_no_longer(replica);
             evicted.push(replica);

@@ -32,6 +32,8 @@ pub(crate) struct QueuedRequest {
     pub(crate) failed_alone: bool,
     /// The one replica that takes it, as long as that serves.
     pub(crate) only_on: Option<ReplicaKey>,
+    /// True if weights were brought to a device for it.
+    pub(crate) was_loaded_for: bool,
 }
 
 impl QueuedRequest {
@@ -47,6 +49,7 @@ impl QueuedRequest {
             failed_on: None,
             failed_alone: false,
             only_on: None,
+            was_loaded_for: false,
         }
     }
 
@@ -97,6 +100,13 @@ impl Queue {
 
     pub(crate) fn get(&self, ticket: Ticket) -> Option<&QueuedRequest> {
         self.waiting.get(ticket)
+    }
+
+    /// Notes that weights are brought to a device for a request.
+    pub(crate) fn note_load_for(&mut self, ticket: Ticket) {
+        if let Some(waiting) = self.waiting.get_mut(ticket) {
+            waiting.was_loaded_for = true;
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -230,6 +240,11 @@ impl<K: Copy + Ord, V> SortedDeque<K, V> {
     fn get(&self, key: K) -> Option<&V> {
         let (index, place) = self.find(key)?;
         self.chunks[index].get(place).map(|entry| &entry.1)
+    }
+
+    fn get_mut(&mut self, key: K) -> Option<&mut V> {
+        let (index, place) = self.find(key)?;
+        self.chunks[index].get_mut(place).map(|entry| &mut entry.1)
     }
 
     fn front(&self) -> Option<&(K, V)> {

@@ -24,6 +24,8 @@ pub(crate) struct Member {
     pub(super) away: u32,
     /// True if it got a batch since its weights came.
     pub(super) served: bool,
+    /// True if its weights left for others before it got a batch.
+    pub(super) left_in_vain: bool,
     /// The time until which it is not copied, because its worker had no room for it.
     pub(super) refused_until: Time,
     /// The time at which its weights should be there, if they come from a file.

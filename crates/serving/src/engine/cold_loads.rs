@@ -88,6 +88,9 @@ impl Engine {
     /// asked for in vain.
     pub(super) fn load_cold(&mut self, now: Time) {
         while let Some((replica, device, model)) = self.next_load(now) {
+            if let Some(first) = self.first_due(now, model).map(|(_, first)| first.ticket) {
+                self.model_mut(model).queue.note_load_for(first);
+            }
             self.set_cold(model, None);
             self.no_longer_asked_for(model);
             let pool = self.pools.get_mut(device).expect("just seen");
@@ -160,7 +163,11 @@ impl Engine {
         let mut places = pool.members().filter_map(place).peekable();
         places.peek()?;
         let (view, first) = self.first_due(now, key)?;
-        let places = places.filter(|place| view.may_take(first, place.3));
+        let places = places.filter(|&(.., device, replica)| {
+            let pool = self.pools.get(device);
+            let is_in_vain = pool.is_some_and(|pool| pool.left_in_vain(replica));
+            !(first.was_loaded_for && is_in_vain) && view.may_take(first, replica)
+        });
         let (loaded, _, device, replica) = places.min()?;
         let compute = pool.get(replica)?.expectation(now).compute(1);
         Some(ModelPlace {

@@ -512,6 +512,24 @@ fn who_may_wait_longer_for_a_load_than_its_objective_does() {
     assert_eq!((devices.refused.len(), devices.expired.len()), (0, 0));
 }
 
+#[test]
+fn weights_that_came_in_vain_do_not_come_again_for_the_same_requests() {
+    let times: &[u64] = &[5, 6, 7];
+    let mut devices = Devices::new(1, 2, &[times; 5], ms(1));
+    // The device is busy with the first one for longer than the others can wait.
+    for (model, allowed) in [(2, 6), (3, 7), (0, 5)] {
+        devices.arrive(model, ms(allowed));
+    }
+    devices.pass_until(at(20));
+    assert_eq!(devices.computed, [(at(6), 2, 1)]);
+    assert_eq!(devices.loads, [2, 3, 0]);
+    // They come for others.
+    devices.arrive(3, ms(20));
+    devices.pass_until(at(100));
+    assert_eq!(devices.computed[1], (at(26), 3, 1));
+    assert_eq!(devices.loads, [2, 3, 0, 3]);
+}
+
 /// A random history of one device whose members move between device, memory and files.
 #[derive(Clone, Copy, Debug)]
 enum Step {
