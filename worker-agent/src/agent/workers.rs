@@ -333,6 +333,7 @@ impl Workers {
             pipeline: self.settings.pipeline.for_backend(device.backend),
             batch_limit_ms: self.batch_limit_ms(),
             memory_limit: Some(device.memory),
+            cuda_device: (device.backend == Backend::Cuda).then_some(0),
             simulated: is_simulated,
             warm_limit: self.settings.host_memory,
             reads: vec![self.folder.artifacts()],
