@@ -23,6 +23,7 @@ use std::{
 use packhorse_cluster::{ByteCount, ReplicaId};
 use packhorse_reconcile::{WarmProgram, leaving};
 use packhorse_wire::{WeightsPlace, WeightsReport};
+use packhorse_worker_agent::devices::CUDA_CONTEXT;
 
 use crate::{
     clock::now,
@@ -47,9 +48,6 @@ const MOST_PATIENCE: u32 = 64;
 /// The time between two looks at the memory of the process.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The memory that a GPU keeps for a process before it allocates any: that of its context, which nothing here counts.
-const CUDA_CONTEXT: u64 = 512 << 20;
-
 /// The memory that counts against the limit of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedMemory {
@@ -62,11 +60,11 @@ pub(crate) enum CountedMemory {
 }
 
 impl CountedMemory {
-    /// Returns the part of a limit that is left free.
+    /// Returns the part of a limit that is left free, for what nothing here counts.
     fn margin(self) -> u64 {
         match self {
             Self::Process => MARGIN,
-            Self::Cuda(_) => CUDA_CONTEXT,
+            Self::Cuda(_) => CUDA_CONTEXT.as_u64(),
             Self::Planned => 0,
         }
     }
