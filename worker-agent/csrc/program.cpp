@@ -153,6 +153,49 @@ bool only_reads_inputs(const std::shared_ptr<torch::jit::Graph> &graph) {
   return std::none_of(values.begin() + 1, values.end(), [&](const torch::jit::Value *input) { return aliases.hasWriters(input); });
 }
 
+// The constants of a graph that are tensors or contain some, and the values that are written to.
+struct Writes {
+  std::vector<torch::jit::Value *> constants;
+  std::vector<torch::jit::Value *> written;
+  // True if a constant is a list or a dict: the analysis does not follow what lies in it.
+  bool contained = false;
+};
+
+bool has_tensors(const c10::TypePtr &type) {
+  const auto contained = type->containedTypes();
+  return type->isSubtypeOf(*c10::TensorType::get()) || std::any_of(contained.begin(), contained.end(), has_tensors);
+}
+
+void find_writes(torch::jit::Block *block, Writes &found) {
+  for (torch::jit::Node *node : block->nodes()) {
+    if (node->kind() == torch::jit::prim::Constant && has_tensors(node->output()->type())) {
+      found.constants.push_back(node->output());
+      found.contained = found.contained || !node->output()->type()->isSubtypeOf(*c10::TensorType::get());
+    }
+    if (const auto *schema = node->maybeSchema(); schema != nullptr && schema->is_mutable()) {
+      for (size_t i = 0; i < node->inputs().size(); ++i) {
+        const auto *alias = schema->arguments().at(std::min(i, schema->arguments().size() - 1)).alias_info();
+        if (alias != nullptr && alias->isWrite()) {
+          found.written.push_back(node->inputs()[i]);
+        }
+      }
+    }
+    for (torch::jit::Block *inner : node->blocks()) {
+      find_writes(inner, found);
+    }
+  }
+}
+
+// Returns true if it is certain that a run of a program without state writes to none of its constants.
+bool only_reads_weights(const std::shared_ptr<torch::jit::Graph> &graph) {
+  Writes found;
+  find_writes(graph->block(), found);
+  if (found.written.empty()) {
+    return true;
+  }
+  return !found.contained && !torch::jit::AliasDb(graph).mayContainAlias(found.written, found.constants);
+}
+
 std::vector<at::Tensor> run_program(packhorse_module &module, std::vector<at::Tensor> inputs) {
   if (module.package) {
     return module.package->boxed_run(std::move(inputs));
@@ -245,6 +288,7 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
     // Before it is rewritten to operators of which the analysis knows less.
     const bool stateful = has_state(loaded.get_method("forward").graph());
     const bool only_reads = !stateful && only_reads_inputs(loaded.get_method("forward").graph());
+    const bool only_reads_constants = !stateful && only_reads_weights(loaded.get_method("forward").graph());
     std::vector<std::string> rewritten;
     if (optimization >= PACKHORSE_OPTIMIZED) {
       auto graph = loaded.get_method("forward").graph();
@@ -259,7 +303,7 @@ int packhorse_module_load(const char *path, const char *program, int cuda_device
     });
     auto inlined = loaded.get_method("forward").graph()->copy();
     torch::jit::Inline(*inlined);
-    *module = new packhorse_module{loaded.get_method("forward"), nullptr, stateful, only_reads, takes_tensors, forks(inlined), std::move(rewritten)};
+    *module = new packhorse_module{loaded.get_method("forward"), nullptr, stateful, only_reads, only_reads_constants, takes_tensors, forks(inlined), std::move(rewritten)};
     if (cuda_device >= 0) {
       // The parameters were copied in the default stream, for which the worker's streams do not wait.
       at::accelerator::synchronizeDevice(static_cast<c10::DeviceIndex>(cuda_device));
@@ -315,6 +359,8 @@ int packhorse_module_answered(const packhorse_module *module, char **text, char 
 }
 
 int packhorse_module_has_state(const packhorse_module *module) { return module->package || module->has_state ? 1 : 0; }
+
+int packhorse_module_only_reads_weights(const packhorse_module *module) { return module->only_reads_weights ? 1 : 0; }
 
 int packhorse_module_only_reads_inputs(const packhorse_module *module) { return module->only_reads_inputs ? 1 : 0; }
 

@@ -31,6 +31,8 @@ struct packhorse_module {
   bool has_state = false;
   // True if no run writes to an input, or keeps one.
   bool only_reads_inputs = false;
+  // True if no run writes to the program's constants.
+  bool only_reads_weights = false;
   // True if tensors are arguments of the right type, as many of them as the program declares, so that no call need check them.
   bool takes_tensors = false;
   // True if the program runs parts of itself as tasks of their own.

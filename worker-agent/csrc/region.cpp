@@ -2,7 +2,7 @@
 // once, and its memory be given back and brought back from there at the same addresses, so that the program stays as it is. A program that writes to its
 // weights has pages of its own from then on, of which the kernel tells: its memory is not given back any more.
 
-#include "call.h"
+#include "region.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -49,12 +49,10 @@ char *all_slots() {
   return slots;
 }
 
-}  // namespace
-
 // The memory of a program. Only the thread that loads it allocates here; any thread may free.
-struct packhorse_region {
+class HostRegion final : public packhorse_region {
  public:
-  packhorse_region() : slot_(take_slot()), base_(all_slots() + slot_ * slot_size) {
+  HostRegion() : slot_(take_slot()), base_(all_slots() + slot_ * slot_size) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (mmap(base_, slot_size, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) {
       give_slot_back(slot_);
@@ -63,10 +61,7 @@ struct packhorse_region {
     owners()[slot_].store(this);
   }
 
-  packhorse_region(const packhorse_region &) = delete;
-  packhorse_region &operator=(const packhorse_region &) = delete;
-
-  ~packhorse_region() {
+  ~HostRegion() override {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (mmap(base_, slot_size, PROT_NONE, flags, -1, 0) != MAP_FAILED) {
       owners()[slot_].store(nullptr);
@@ -132,7 +127,7 @@ struct packhorse_region {
 
   // Gives the memory of what was freed back, writes the rest to a file without a name in this folder, and maps the file in its place. Returns the
   // bytes that park() gives back.
-  size_t seal(const char *folder) {
+  size_t seal(const char *folder) override {
     if (pagemap() < 0) {
       throw std::runtime_error("the kernel does not tell which pages of the weights are written");
     }
@@ -148,7 +143,7 @@ struct packhorse_region {
   }
 
   // Gives the memory back, unless the program has written to it. Whoever reads it meanwhile gets the same bytes, page by page and slowly.
-  bool park() {
+  bool park() override {
     if (is_written()) {
       return false;
     }
@@ -157,7 +152,7 @@ struct packhorse_region {
   }
 
   // Returns true if a page is not that of the file any more, or that is not certain.
-  bool is_written() const {
+  bool is_written() const override {
     constexpr uint64_t present = uint64_t{1} << 63;
     constexpr uint64_t swapped = uint64_t{1} << 62;
     constexpr uint64_t of_a_file = uint64_t{1} << 61;
@@ -179,7 +174,7 @@ struct packhorse_region {
   }
 
   // Brings the memory back from the file, which the kernel keeps in memory while it can.
-  void restore() {
+  void restore() override {
     for (const auto &[from, size] : kept_) {
       if (madvise(base_ + from, size, MADV_POPULATE_READ) != 0) {
         throw_errno("the weights cannot be read back");
@@ -187,41 +182,40 @@ struct packhorse_region {
     }
   }
 
-  // Returns a number that the bytes of the region determine.
-  uint64_t digest() const {
-    uint64_t hash = 1469598103934665603ULL;
+  uint64_t digest() const override {
+    uint64_t hash = no_bytes;
     for (const auto &[from, size] : kept_) {
-      for (size_t at = from; at < from + size; at += sizeof(uint64_t)) {
-        uint64_t word;
-        std::memcpy(&word, base_ + at, sizeof(word));
-        hash = (hash ^ word) * 1099511628211ULL;
-      }
+      hash = digest_of(hash, base_ + from, size);
     }
     return hash;
   }
 
-  bool is_empty() const {
+  bool is_empty() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     return live_.empty();
   }
+
+  void enter() override { current() = this; }
+
+  void leave() override { current() = nullptr; }
 
   static bool owns(const void *memory) {
     const auto *at = static_cast<const char *>(memory);
     return at >= all_slots() && at < all_slots() + slot_size * slot_count;
   }
 
-  static packhorse_region *of(const void *memory) {
+  static HostRegion *of(const void *memory) {
     return owners()[static_cast<size_t>(static_cast<const char *>(memory) - all_slots()) / slot_size].load();
   }
 
   // The region into which this thread loads a program.
-  static packhorse_region *&current() {
-    thread_local packhorse_region *region = nullptr;
+  static HostRegion *&current() {
+    thread_local HostRegion *region = nullptr;
     return region;
   }
 
  private:
-  using Owners = std::array<std::atomic<packhorse_region *>, slot_count>;
+  using Owners = std::array<std::atomic<HostRegion *>, slot_count>;
 
   static Owners &owners() {
     static Owners owners{};
@@ -341,8 +335,6 @@ struct packhorse_region {
   int image_ = -1;
 };
 
-namespace {
-
 // The allocator of CPU tensors: libtorch's own, except on a thread that loads into a region. oneDNN allocates with whichever allocator is
 // registered at the time and frees with the one that is registered then, so both must tell by the address.
 class RegionAllocator final : public c10::Allocator {
@@ -354,7 +346,7 @@ class RegionAllocator final : public c10::Allocator {
   }
 
   c10::DataPtr allocate(size_t size) override {
-    packhorse_region *region = packhorse_region::current();
+    HostRegion *region = HostRegion::current();
     void *memory = region != nullptr && size > 0 ? region->allocate(size) : nullptr;
     if (memory == nullptr) {
       // What a full region does not hold stays in memory.
@@ -377,9 +369,9 @@ class RegionAllocator final : public c10::Allocator {
     if (memory == nullptr) {
       return;
     }
-    if (!packhorse_region::owns(memory)) {
+    if (!HostRegion::owns(memory)) {
       libtorchs()->raw_deleter()(memory);
-    } else if (packhorse_region *region = packhorse_region::of(memory)) {
+    } else if (HostRegion *region = HostRegion::of(memory)) {
       region->deallocate(memory);
     }
   }
@@ -391,15 +383,31 @@ extern "C" {
 
 void packhorse_region_prepare(void) { pagemap() = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
 
-int packhorse_region_new(packhorse_region **region, char **message) {
+int packhorse_region_new(int cuda_device, packhorse_region **region, char **message) {
   return guarded(message, [&] {
-    *region = new packhorse_region;
-    RegionAllocator::install();
+    if (cuda_device >= 0) {
+      *region = new_device_region(cuda_device).release();
+    } else {
+      *region = new HostRegion;
+      RegionAllocator::install();
+    }
     return PACKHORSE_OK;
   });
 }
 
-void packhorse_region_enter(packhorse_region *region) { packhorse_region::current() = region; }
+int packhorse_region_enter(packhorse_region *region, char **message) {
+  return guarded(message, [&] {
+    region->enter();
+    return PACKHORSE_OK;
+  });
+}
+
+int packhorse_region_leave(packhorse_region *region, char **message) {
+  return guarded(message, [&] {
+    region->leave();
+    return PACKHORSE_OK;
+  });
+}
 
 int packhorse_region_seal(packhorse_region *region, const char *folder, uint64_t *bytes, char **message) {
   return guarded(message, [&] {
@@ -408,9 +416,19 @@ int packhorse_region_seal(packhorse_region *region, const char *folder, uint64_t
   });
 }
 
-int packhorse_region_park(packhorse_region *region) { return region->park() ? 1 : 0; }
+int packhorse_region_park(packhorse_region *region, int *parked, char **message) {
+  return guarded(message, [&] {
+    *parked = region->park() ? 1 : 0;
+    return PACKHORSE_OK;
+  });
+}
 
-int packhorse_region_is_written(const packhorse_region *region) { return region->is_written() ? 1 : 0; }
+int packhorse_region_is_written(const packhorse_region *region, int *written, char **message) {
+  return guarded(message, [&] {
+    *written = region->is_written() ? 1 : 0;
+    return PACKHORSE_OK;
+  });
+}
 
 int packhorse_region_restore(packhorse_region *region, char **message) {
   return guarded(message, [&] {
@@ -419,12 +437,25 @@ int packhorse_region_restore(packhorse_region *region, char **message) {
   });
 }
 
-uint64_t packhorse_region_digest(const packhorse_region *region) { return region->digest(); }
+int packhorse_region_digest(const packhorse_region *region, uint64_t *digest, char **message) {
+  return guarded(message, [&] {
+    *digest = region->digest();
+    return PACKHORSE_OK;
+  });
+}
 
 void packhorse_region_free(packhorse_region *region) {
-  // What is still alive may be read, and is freed here, by whoever has it.
-  if (region->is_empty()) {
-    delete region;
+  char *message = nullptr;
+  const int code = guarded(&message, [&] {
+    // What is still alive may be read, and is freed here, by whoever has it.
+    if (region->is_empty()) {
+      delete region;
+    }
+    return PACKHORSE_OK;
+  });
+  if (code != PACKHORSE_OK) {
+    // A device that has failed gives nothing back.
+    packhorse_message_free(message);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "stream.cpp"
 // The following use streams.
 #include "program.cpp"
+#include "device_region.cpp"
 #include "region.cpp"
 // Uses programs.
 #include "backbone.cpp"

@@ -39,7 +39,7 @@ enum {
 
 typedef struct packhorse_module packhorse_module;
 typedef struct packhorse_backbone packhorse_backbone;
-// The memory on the CPU of what a program allocates while it is loaded.
+// The memory of what a program allocates while it is loaded, on the CPU or on a CUDA device.
 typedef struct packhorse_region packhorse_region;
 typedef struct packhorse_tensor packhorse_tensor;  // an at::Tensor, as in tch
 // A stream of a CUDA device; on the CPU the calling thread.
@@ -73,6 +73,9 @@ int packhorse_module_answered(const packhorse_module *module, char **text, char 
 // The least and the largest number of arguments of `forward`. A package does not check the number of its arguments.
 int packhorse_module_arity(const packhorse_module *module, size_t *required, size_t *accepted, char **message);
 
+// 1 if it is certain that no run writes to the program's constants, else 0.
+int packhorse_module_only_reads_weights(const packhorse_module *module);
+
 // 1 if it is certain that no run of the program writes to an input or keeps one, else 0. A package is never certain.
 int packhorse_module_only_reads_inputs(const packhorse_module *module);
 
@@ -98,34 +101,40 @@ void packhorse_module_free(packhorse_module *module);
 int packhorse_operators(const char *path, const int64_t *batches, size_t batch_count, const int *scalar_types, const int64_t *dims,
                         const size_t *ranks, size_t input_count, char **text, char **message);
 
-// Regions (region.cpp).
+// Regions (region.cpp, device_region.cpp).
 
 // Prepares this process for regions. Must be called before the process hides its memory.
 void packhorse_region_prepare(void);
 
-// Creates a region, which is to be freed after the program that is loaded into it.
-int packhorse_region_new(packhorse_region **region, char **message);
+// Creates a region of a CUDA device, or of the CPU if its index is negative. It is to be freed after the program that is loaded into it.
+int packhorse_region_new(int cuda_device, packhorse_region **region, char **message);
 
-// Has what this thread allocates lie in the region from now on; null for none.
-void packhorse_region_enter(packhorse_region *region);
+// Has what this thread allocates on the region's device lie in it from now on, until packhorse_region_leave.
+int packhorse_region_enter(packhorse_region *region, char **message);
+int packhorse_region_leave(packhorse_region *region, char **message);
 
-// Ends loading into the region: its memory is from now on that of a file without a name in this folder, which must exist. Writes the bytes that
-// packhorse_region_park gives back.
+// Ends loading into the region. On the CPU its memory is from now on that of a file without a name in this folder, which must exist; on a CUDA device
+// the host has a copy of it. Writes the bytes that packhorse_region_park gives back.
 int packhorse_region_seal(packhorse_region *region, const char *folder, uint64_t *bytes, char **message);
 
-// Gives the memory of a sealed region back, and returns 1. Its bytes stay readable, slowly. Returns 0, and does nothing, if it was written to since.
-int packhorse_region_park(packhorse_region *region);
+// Gives the memory of a sealed region back, and writes 1; or does nothing, and writes 0, if it is known to be written to since. Nothing may run that
+// uses it: on the CPU its bytes stay readable, slowly, and a CUDA device fails.
+int packhorse_region_park(packhorse_region *region, int *parked, char **message);
 
-// 1 if a sealed region was written to, else 0.
-int packhorse_region_is_written(const packhorse_region *region);
+// Writes 1 if a sealed region was written to, else 0.
+int packhorse_region_is_written(const packhorse_region *region, int *written, char **message);
 
 // Brings the memory of a sealed region back.
 int packhorse_region_restore(packhorse_region *region, char **message);
 
-// A number that the bytes of a sealed region determine.
-uint64_t packhorse_region_digest(const packhorse_region *region);
+// Writes a number that the bytes of a sealed region determine.
+int packhorse_region_digest(const packhorse_region *region, uint64_t *digest, char **message);
 
 void packhorse_region_free(packhorse_region *region);
+
+// Writes the bytes of a CUDA device that libtorch and regions have now. What they keep for other regions is not among them, and is given back as far as
+// it is more than `most` with them.
+int packhorse_cuda_memory(int cuda_device, uint64_t most, uint64_t *bytes, char **message);
 
 // Returns the memory to the system that was freed and is kept for later.
 void packhorse_release_free_memory(void);

@@ -256,14 +256,29 @@ fn pool_memory(problem: &Problem, device: DeviceIndex) -> u64 {
         return 0;
     };
     let workspace = problem.models().filter_map(|(model, demanded)| {
-        let profile = problem.profile(model, device)?;
-        let whole = profile.memory(demanded.max_batch_size)?.as_u64();
-        let weights = weights(problem, model, device)?.as_u64();
-        Some(whole.saturating_sub(weights))
+        let sizes = (1..=demanded.max_batch_size).rev();
+        let mut sizes = sizes.filter(|rows| leaves_room(problem, model, device, *rows));
+        workspace(problem, model, device, sizes.next()?)
     });
     let taken = workspace.max().unwrap_or_default() + pool.process.as_u64();
     let memory = problem.devices[device.0].memory.as_u64();
     memory.saturating_sub(taken)
+}
+
+/// Returns true if a batch in the pool of a device leaves half of the room for weights, or has a single row. So no model takes the room of all others with
+/// batches that are large, or of which nothing is known but a guess from smaller ones.
+fn leaves_room(problem: &Problem, model: ModelIndex, device: DeviceIndex, rows: u32) -> bool {
+    let whole = &problem.devices[device.0];
+    let process = whole.pool.map_or(ByteCount::ZERO, |pool| pool.process);
+    let most = whole.memory.saturating_sub(process).as_u64() / 2;
+    rows == 1 || workspace(problem, model, device, rows).is_none_or(|needed| needed <= most)
+}
+
+/// Returns the bytes that a batch has beside the weights.
+fn workspace(problem: &Problem, model: ModelIndex, device: DeviceIndex, rows: u32) -> Option<u64> {
+    let whole = problem.profile(model, device)?.memory(rows)?;
+    let weights = weights(problem, model, device)?;
+    Some(whole.saturating_sub(weights).as_u64())
 }
 
 /// Returns the bytes of a model's weights: those that are known, or the memory of a batch of one row.
@@ -283,7 +298,7 @@ fn homes_of(problem: &Problem, model: ModelIndex, memory: &[u64]) -> Vec<Home> {
         let weights = weights(problem, model, device)?;
         let sizes = (1..=demanded.max_batch_size).rev();
         let mut in_time = sizes.filter(|rows| profile.latency(*rows) <= demanded.slo);
-        let batch_size = in_time.next()?;
+        let batch_size = in_time.find(|rows| leaves_room(problem, model, device, *rows))?;
         let seconds = |rows: u32| profile.latency(rows).as_secs_f64() / f64::from(rows);
         let load = weights.as_u64() as f64 / pool.host_link_bytes_per_second;
         (weights.as_u64() <= memory[device.0]).then(|| Home {

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, bail};
 use packhorse_api::ModelRegistration;
+use packhorse_cluster::ModelName;
 
 use crate::{
     host::{FP32_ONLY, Host},
@@ -51,6 +52,19 @@ pub(crate) struct Example {
 }
 
 impl Model {
+    /// Returns the same model under another name.
+    pub(crate) fn renamed(&self, name: ModelName) -> Self {
+        let registration = ModelRegistration {
+            name,
+            ..self.registration.clone()
+        };
+        Self {
+            name: self.name,
+            registration,
+            folder: self.folder.clone(),
+        }
+    }
+
     /// Returns the path of the TorchScript file.
     pub(crate) fn artifact(&self) -> PathBuf {
         self.folder.join("model.pt")

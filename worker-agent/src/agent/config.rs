@@ -112,6 +112,10 @@ pub(super) struct Options {
     #[arg(long, env = "PACKHORSE_OWN_WORKERS", value_name = "MODELS")]
     pub(super) own_workers: Option<u32>,
 
+    /// Has the models of a GPU share one worker process where its memory does not suffice for the weights of all, as those of a CPU do. No GPU has run this yet
+    #[arg(long, env = "PACKHORSE_GPU_POOLS")]
+    pub(super) gpu_pools: bool,
+
     /// Sharing of GPUs through MPS: auto starts a daemon for each GPU; off starts none, so that replicas time-slice a GPU unless the
     /// environment names a running daemon
     #[arg(long, env = "PACKHORSE_MPS", value_enum, default_value_t = MpsMode::Auto)]
@@ -218,6 +222,8 @@ pub(super) struct Settings {
     pub(super) host_memory: Option<ByteCount>,
     /// The number of models of a CPU up to which each has a process of its own, if it is given.
     pub(super) own_workers: Option<u32>,
+    /// True if models of a GPU may share a worker process.
+    pub(super) gpu_pools: bool,
     /// The use of MPS.
     pub(super) mps: MpsMode,
     /// The program of the MPS control daemon.
@@ -347,6 +353,7 @@ impl Options {
             device_memory: self.device_memory,
             host_memory: self.host_memory,
             own_workers: self.own_workers,
+            gpu_pools: self.gpu_pools,
             mps: self.mps,
             mps_control: self.mps_control,
             pipeline: self.pipeline,

@@ -153,7 +153,7 @@ pub(super) async fn run(settings: Settings, supervisor: Supervisor) -> Result<()
         agent_version: env!("CARGO_PKG_VERSION").to_owned(),
         libtorch: libtorch_version(&devices),
         devices: { devices.iter() }
-            .map(|device| device.report(settings.own_workers))
+            .map(|device| device.report(settings.own_workers, settings.gpu_pools))
             .collect(),
         protocol: ProtocolRange::SUPPORTED,
         cluster_id: None,

@@ -262,7 +262,7 @@ impl Workers {
     }
 
     /// Returns the device and the replica of a task that a pool worker does; `None` if it gets a process of its own: what the gateway does not want in a pool
-    /// and is among the first replicas of a device, those of GPUs, those that share a backbone, and models that have ended a pool
+    /// and is among the first replicas of a device, those of GPUs that may share none, those that share a backbone, and models that have ended a pool
     /// worker before.
     fn pooled<'a>(&'a self, task: &'a Task) -> Option<(&'a Device, &'a WantedReplica)> {
         let Task::Serve(replicas) = task else {
@@ -271,10 +271,8 @@ impl Workers {
         let replica = replicas.first();
         let device = self.device(task)?;
         let is_alone = replicas.also().is_empty();
-        if !is_alone
-            || device.backend == Backend::Cuda
-            || !self.pools.admits(&replica.program.model)
-        {
+        let may_share = device.backend != Backend::Cuda || self.settings.gpu_pools;
+        if !is_alone || !may_share || !self.pools.admits(&replica.program.model) {
             return None;
         }
         if replica.pooled {
@@ -333,6 +331,7 @@ impl Workers {
             pipeline: self.settings.pipeline.for_backend(device.backend),
             batch_limit_ms: self.batch_limit_ms(),
             memory_limit: Some(device.memory),
+            cuda_device: (device.backend == Backend::Cuda).then_some(0),
             simulated: is_simulated,
             warm_limit: self.settings.host_memory,
             reads: vec![self.folder.artifacts()],

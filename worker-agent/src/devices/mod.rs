@@ -51,6 +51,13 @@ const MAPPED_BYTES_PER_SECOND: f64 = 50e9;
 /// `worker-agent/tests/worker/parking.rs`.
 const SHARED_BY_PROCESS: ByteCount = ByteCount::new(192 << 20);
 
+/// The memory of a GPU that a process takes before it allocates any: that of its context. libtorch 2.11 with kernels loaded as they are needed takes less;
+/// no GPU has been asked yet.
+pub const CUDA_CONTEXT: ByteCount = ByteCount::new(512 << 20);
+
+/// The speed at which weights are copied to a GPU, in bytes per second, before a worker has measured it: that of a slot of 16 lanes of the third generation.
+const CUDA_HOST_LINK_BYTES_PER_SECOND: f64 = 12e9;
+
 impl Device {
     /// Returns the number of models up to which each has a worker process of its own, unless another is given for CPUs: a process that models share computes one batch at
     /// a time, and processes of their own as many as there are threads. On other devices than CPUs batches compute side by side, so that models share a process
@@ -64,25 +71,27 @@ impl Device {
         }
     }
 
-    /// Returns the message about the device to the gateway. `own_workers` is what [`Device::own_workers`] takes.
-    pub fn report(&self, own_workers: Option<u32>) -> DeviceReport {
+    /// Returns the message about the device to the gateway. `own_workers` is what [`Device::own_workers`] takes; `gpu_pools` is true if models of a GPU may share a
+    /// process.
+    pub fn report(&self, own_workers: Option<u32>, gpu_pools: bool) -> DeviceReport {
         DeviceReport {
             name: self.name.clone(),
             kind: self.kind.clone(),
             memory_bytes: self.memory,
             multiprocessors: self.multiprocessors,
             description: self.description.clone(),
-            pool: self.pool(own_workers),
+            pool: self.pool(own_workers, gpu_pools),
         }
     }
 }
 
 impl Device {
     /// Returns what a process that models share has of the device; `None` if they share none.
-    fn pool(&self, own_workers: Option<u32>) -> Option<DevicePool> {
+    fn pool(&self, own_workers: Option<u32>, gpu_pools: bool) -> Option<DevicePool> {
         let (host_link_bytes_per_second, process) = match self.backend {
             Backend::Cpu => (MAPPED_BYTES_PER_SECOND, SHARED_BY_PROCESS),
             Backend::Simulated => (SIMULATED_HOST_LINK_BYTES_PER_SECOND, ByteCount::new(0)),
+            Backend::Cuda if gpu_pools => (CUDA_HOST_LINK_BYTES_PER_SECOND, CUDA_CONTEXT),
             Backend::Cuda => return None,
         };
         Some(DevicePool {
@@ -334,13 +343,13 @@ mod tests {
             (None, None, 8),
             (Some(64), Some(0), 0),
         ] {
-            let pool = cpu(threads).report(given).pool.unwrap();
+            let pool = cpu(threads).report(given, false).pool.unwrap();
             assert_eq!(pool.own_workers, expected, "{threads:?} {given:?}");
         }
     }
 
     #[test]
-    fn models_of_a_simulated_device_share_a_process_only_where_memory_is_short_and_those_of_a_gpu_never_do()
+    fn models_of_a_simulated_device_share_a_process_only_where_memory_is_short_and_those_of_a_gpu_where_they_may()
      {
         let device = |backend| Device {
             name: "sim0".to_owned(),
@@ -350,12 +359,17 @@ mod tests {
             description: String::new(),
             backend,
         };
-        let pool = device(Backend::Simulated).report(Some(4)).pool.unwrap();
+        let pool = device(Backend::Simulated)
+            .report(Some(4), false)
+            .pool
+            .unwrap();
         assert_eq!(
             (pool.process, pool.own_workers),
             (ByteCount::new(0), u32::MAX)
         );
-        assert_eq!(device(Backend::Cuda).report(None).pool, None);
+        assert_eq!(device(Backend::Cuda).report(None, false).pool, None);
+        let pool = device(Backend::Cuda).report(None, true).pool.unwrap();
+        assert_eq!((pool.process, pool.own_workers), (CUDA_CONTEXT, u32::MAX));
     }
 
     #[test]
@@ -366,7 +380,7 @@ mod tests {
             .discover(&ProfileTable::default());
         for device in devices.unwrap() {
             let id = packhorse_cluster::DeviceId::new("n".parse().unwrap(), &device.name);
-            assert_eq!(id.unwrap().local(), device.report(None).name);
+            assert_eq!(id.unwrap().local(), device.report(None, false).name);
             assert!(device.memory > ByteCount::ZERO);
         }
     }

@@ -62,9 +62,12 @@ pub struct PoolTask {
     pub pipeline: PipelineSettings,
     /// The time limit of a batch in the module, in milliseconds. A batch that exceeds it counts as hung, and the process ends.
     pub batch_limit_ms: u64,
-    /// The memory that the process may have, with the weights of its programs on the device; `None` for as much as there is.
+    /// The memory of the device that the process may have, with the weights of its programs there; `None` for as much as there is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<ByteCount>,
+    /// The index of the CUDA device in the worker's environment, whose memory counts; `None` is the CPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cuda_device: Option<u32>,
     /// True if the device is simulated: the memory that is planned for what is on it counts, and not that of the process.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,

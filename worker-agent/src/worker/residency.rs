@@ -4,7 +4,8 @@
 //! measured: a copy for which there is no room is not made, and where the process grows by other means, the weights that were used least recently
 //! leave. Gateways are told of each change, and of the memory that there is for weights.
 //!
-//! A simulated device has no memory to be measured: there, what is planned for the weights that are on it counts, and for the largest batch.
+//! The memory of a GPU is counted by those who allocate it. A simulated device has no memory to be measured: there, what is planned for the weights that
+//! are on it counts, and for the largest batch.
 //!
 //! Weights that are not on the device are in memory, *warm*, up to a second limit. Beyond it the programs that were used least recently leave memory
 //! altogether: they are *cold*, and are loaded again from their files when they are asked for.
@@ -22,10 +23,12 @@ use std::{
 use packhorse_cluster::{ByteCount, ReplicaId};
 use packhorse_reconcile::{WarmProgram, leaving};
 use packhorse_wire::{WeightsPlace, WeightsReport};
+use packhorse_worker_agent::devices::CUDA_CONTEXT;
 
 use crate::{
     clock::now,
     executor::{self, ExecutionError, Executor, StartError, Weights},
+    pipeline::DeviceFailed,
     process_memory,
     stored_program::StoredProgram,
 };
@@ -45,14 +48,56 @@ const MOST_PATIENCE: u32 = 64;
 /// The time between two looks at the memory of the process.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The memory that counts against the limit of a worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountedMemory {
+    /// That of the process.
+    Process,
+    /// That of the CUDA device with this index, as far as the process has it.
+    Cuda(u32),
+    /// What is planned for the weights on a simulated device.
+    Planned,
+}
+
+impl CountedMemory {
+    /// Returns the part of a limit that is left free, for what nothing here counts.
+    fn margin(self) -> u64 {
+        match self {
+            Self::Process => MARGIN,
+            Self::Cuda(_) => CUDA_CONTEXT.as_u64(),
+            Self::Planned => 0,
+        }
+    }
+
+    /// Returns the memory now, of which there may be so much; `None` if it is unknown, or planned.
+    fn measure(self, limit: u64) -> Option<u64> {
+        let bytes = match self {
+            Self::Process => process_memory::resident(),
+            Self::Cuda(index) => executor::cuda_memory(index, limit),
+            Self::Planned => None,
+        };
+        bytes.map(ByteCount::as_u64)
+    }
+
+    /// Returns the memory to the system that is kept although nothing uses it.
+    fn release_free(self) {
+        match self {
+            Self::Process => executor::release_free_memory(),
+            Self::Cuda(_) => executor::release_cuda_memory(),
+            Self::Planned => {}
+        }
+    }
+}
+
 /// The weights of the programs of a worker.
 pub(crate) struct Residency {
     /// The memory that the process may have; `None` for as much as there is.
     limit: Option<u64>,
     /// The bytes that warm weights may have together; `None` for as much as there is.
     warm_limit: Option<u64>,
-    /// True if what is planned for the weights counts, and not the memory of the process.
-    is_simulated: bool,
+    counted: CountedMemory,
+    /// Tells that the device failed when weights were copied to it.
+    device_failed: Box<dyn Fn(DeviceFailed) + Send + Sync>,
     /// The programs whose weights may leave. Its lock is held while weights come or go for others.
     members: Mutex<Members>,
     /// The memory for weights that gateways were told last.
@@ -168,17 +213,19 @@ enum NoCopy {
 }
 
 impl Residency {
-    /// Creates the memory of a process without programs, which may have this much, and of warm weights, which may have this much.
+    /// Creates the memory of a process without programs, which may have this much, and of warm weights, which may have this much. The function is
+    /// told if the device fails when weights are copied to it.
     pub(crate) fn new(
         limit: Option<ByteCount>,
         warm_limit: Option<ByteCount>,
-        is_simulated: bool,
+        counted: CountedMemory,
+        device_failed: impl Fn(DeviceFailed) + Send + Sync + 'static,
     ) -> Arc<Self> {
-        let margin = if is_simulated { 0 } else { MARGIN };
         let residency = Arc::new(Self {
-            limit: limit.map(|limit| limit.as_u64().saturating_sub(margin)),
+            limit: limit.map(|limit| limit.as_u64().saturating_sub(counted.margin())),
             warm_limit: warm_limit.map(ByteCount::as_u64),
-            is_simulated,
+            counted,
+            device_failed: Box::new(device_failed),
             members: Mutex::default(),
             told: AtomicU64::new(0),
             start: now(),
@@ -253,7 +300,7 @@ impl Residency {
             return true;
         }
         // What batches and loads have left free the process keeps otherwise, because that saves time.
-        executor::release_free_memory();
+        self.counted.release_free();
         if self.fits(members, bytes) {
             return true;
         }
@@ -315,10 +362,11 @@ impl Residency {
         let Some(limit) = self.limit else {
             return true;
         };
-        if self.is_simulated {
+        if self.counted == CountedMemory::Planned {
             return resident_bytes(members) + workspace(members) + bytes <= limit;
         }
-        process_memory::resident().is_none_or(|resident| resident.as_u64() + bytes <= limit)
+        let measured = self.counted.measure(limit);
+        measured.is_none_or(|measured| measured + bytes <= limit)
     }
 
     /// Returns the bytes that the weights of all programs may have together: the limit without what is needed otherwise.
@@ -326,11 +374,11 @@ impl Residency {
         let Some(limit) = self.limit else {
             return u64::MAX;
         };
-        if self.is_simulated {
+        if self.counted == CountedMemory::Planned {
             return limit.saturating_sub(workspace(members));
         }
-        let process = process_memory::resident().map_or(0, ByteCount::as_u64);
-        let others = process.saturating_sub(resident_bytes(members));
+        let measured = self.counted.measure(limit).unwrap_or_default();
+        let others = measured.saturating_sub(resident_bytes(members));
         limit.saturating_sub(HEADROOM + others)
     }
 
@@ -340,7 +388,7 @@ impl Residency {
         let mut trims = Trims::default();
         loop {
             thread::sleep(LOOK_INTERVAL);
-            if !self.is_simulated {
+            if self.counted == CountedMemory::Process {
                 trims.look(self);
             }
             self.tell_memory();
@@ -348,9 +396,8 @@ impl Residency {
                 is_over = false;
             } else if !is_over {
                 is_over = true;
-                let process = process_memory::resident().map_or(0, ByteCount::as_u64);
                 tracing::error!(
-                    process.bytes = process,
+                    process.bytes = self.limit.and_then(|limit| self.counted.measure(limit)),
                     limit.bytes = self.limit,
                     "the process has more memory than it may, with no weights left that could leave"
                 );
@@ -440,6 +487,9 @@ impl MemberWeights {
         self.use_now();
         let copied = self.keep().map_err(NoCopy::from);
         let copied = copied.and_then(|_in_use| self.copy());
+        if let Err(NoCopy::Failed(ExecutionError::DeviceFailed(reason))) = &copied {
+            (self.residency.device_failed)(DeviceFailed(reason.clone()));
+        }
         if let Err(reason) = &copied {
             tracing::warn!(replica.id = %self.replica, %reason, "the weights are not copied");
         }

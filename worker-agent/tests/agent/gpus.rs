@@ -6,6 +6,8 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command};
 use packhorse_api::agent::{GpuProcess, GpuStatus};
 use packhorse_cluster::{ByteCount, ComputeShare, ReplicaState, ReplicaStatus, WantedReplica};
 
+use packhorse_worker_agent::handoff::{Handoff, PoolTask};
+
 use crate::{
     common::{Agent, FakeGateway, FakeState, Home, replica, signal},
     worker_user,
@@ -126,6 +128,33 @@ async fn gpus_and_their_instances_are_devices_with_readings() {
         ..GpuStatus::default()
     };
     assert_eq!(status.gpus[2], instance);
+}
+
+#[tokio::test]
+async fn models_of_a_gpu_share_a_process_where_they_may() {
+    let (gateway, home) = (FakeGateway::start().await, Home::new());
+    let _agent = agent_with(&home, &gateway, &["--gpu-pools"]);
+    gateway.want(
+        vec![WantedReplica {
+            pooled: true,
+            ..on(V100, "1-0")
+        }],
+        vec![],
+    );
+    let pool = home.path("state/pools").join(V100);
+    let task = gateway
+        .until("the pool worker", |_| {
+            let environment = fs::read_to_string(pool.join("environment")).ok()?;
+            let device = format!("CUDA_VISIBLE_DEVICES={V100}");
+            assert!(environment.lines().any(|line| line == device));
+            Some(Handoff::new(&pool).read_task::<PoolTask>().unwrap())
+        })
+        .await;
+    assert_eq!(task.cuda_device, Some(0));
+    assert_eq!(task.memory_limit, Some(ByteCount::new(16 << 30)));
+    let devices = gateway.state.borrow().leases[0].devices.clone();
+    let pool = devices[0].pool.unwrap();
+    assert!(pool.process > ByteCount::ZERO, "it has a context");
 }
 
 #[tokio::test]

@@ -32,6 +32,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 namespace {
@@ -40,6 +41,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMultiprocessors = 132;
 constexpr size_t kGranularity = 512;
+// The pages of memory that is put behind addresses, and all such addresses.
+constexpr size_t kPage = size_t{2} << 20;
+constexpr size_t kAddresses = size_t{8} << 40;
 
 size_t number_from_environment(const char *name, size_t otherwise) {
   const char *value = std::getenv(name);
@@ -106,6 +110,13 @@ class Device {
     };
     address_ = map(PROT_NONE);
     memory_ = map(PROT_READ | PROT_WRITE);
+    file_ = file;
+    const auto reserve = [] {
+      const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+      return static_cast<char *>(mmap(nullptr, kAddresses, PROT_NONE, flags, -1, 0));
+    };
+    addresses_ = reserve();
+    behind_ = reserve();
     if (const char *log = std::getenv("CUDA_FAKE_LOG")) {
       log_ = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     }
@@ -186,15 +197,16 @@ class Device {
     return body();
   }
 
-  void *allocate(size_t size) {
+  void *allocate(size_t size, size_t granularity = kGranularity) {
     const std::lock_guard lock(mutex_);
-    size = std::max(kGranularity, (size + kGranularity - 1) / kGranularity * kGranularity);
+    const auto round_up = [=](size_t number) { return (number + granularity - 1) / granularity * granularity; };
+    size = std::max(granularity, round_up(size));
     size_t start = 0;
     for (const auto &[used, length] : blocks_) {
-      if (used - start >= size) {
+      if (used >= start + size) {
         break;
       }
-      start = used + length;
+      start = round_up(used + length);
     }
     if (start + size > size_) {
       return nullptr;
@@ -220,15 +232,39 @@ class Device {
 
   size_t size() const { return size_; }
 
-  bool is_on_device(const void *address) const {
-    const auto *at = static_cast<const char *>(address);
-    return at >= address_ && at < address_ + size_;
+  // Returns addresses without memory. None are returned twice.
+  char *reserve_addresses(size_t size) {
+    const std::lock_guard lock(mutex_);
+    if (reserved_ + size > kAddresses) {
+      return nullptr;
+    }
+    reserved_ += size;
+    return addresses_ + reserved_ - size;
   }
+
+  // Has memory of the device, which allocate() has returned, be behind reserved addresses; null for none.
+  bool put_behind(char *at, size_t size, const char *memory) {
+    const std::lock_guard lock(mutex_);
+    if (at < addresses_ || at + size > addresses_ + reserved_) {
+      return false;
+    }
+    char *const to = behind_ + (at - addresses_);
+    void *const mapped =
+        memory == nullptr
+            ? mmap(to, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0)
+            : mmap(to, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_, memory - address_);
+    return mapped != MAP_FAILED;
+  }
+
+  bool is_on_device(const void *address) const { return is_in(address, address_, size_) || is_in(address, addresses_, kAddresses); }
 
   // Returns the memory behind an address of the device.
   template <typename T>
   T *inside(const T *address) const {
     const auto *at = reinterpret_cast<const char *>(address);
+    if (is_in(at, addresses_, kAddresses)) {
+      return reinterpret_cast<T *>(behind_ + (at - addresses_));
+    }
     return reinterpret_cast<T *>(is_on_device(at) ? memory_ + (at - address_) : const_cast<char *>(at));
   }
 
@@ -308,6 +344,11 @@ class Device {
   std::mutex &mutex() { return mutex_; }
 
  private:
+  static bool is_in(const void *address, const char *begin, size_t size) {
+    const auto *at = static_cast<const char *>(address);
+    return at >= begin && at < begin + size;
+  }
+
   static bool contains(const std::map<char *, size_t> &ranges, const void *address) {
     auto after = ranges.upper_bound(const_cast<char *>(static_cast<const char *>(address)));
     if (after == ranges.begin()) {
@@ -358,8 +399,13 @@ class Device {
   size_t size_;
   std::mt19937_64 random_;
   int log_ = -1;
+  int file_ = -1;
   char *address_ = nullptr;
   char *memory_ = nullptr;
+  // Addresses for memory that comes and goes, and where this process has that memory.
+  char *addresses_ = nullptr;
+  char *behind_ = nullptr;
+  size_t reserved_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool failed_ = false;
@@ -411,6 +457,15 @@ Compute compute_of(const std::string &name, void **arguments) {
     const auto value = *static_cast<const int64_t *>(arguments[1]);
     auto *out = reinterpret_cast<int64_t *>(data[0]);
     return [=] { std::fill_n(device().inside(out), count, value); };
+  }
+  if (has("BinaryFunctorIfff") && has("MulFunctorIf")) {
+    auto *out = reinterpret_cast<float *>(data[0]);
+    const auto *left = reinterpret_cast<const float *>(data[1]);
+    const auto *right = reinterpret_cast<const float *>(data[2]);
+    return [=] {
+      const float *from = device().inside(left);
+      std::transform(from, from + count, device().inside(right), device().inside(out), [](float a, float b) { return a * b; });
+    };
   }
   const auto *constants = static_cast<const float *>(arguments[1]);
   if (has("FillFunctorIf")) {
@@ -613,13 +668,67 @@ cudaError_t cudaRuntimeGetVersion(int *version) {
   return cudaSuccess;
 }
 
-cudaError_t cudaGetDriverEntryPointByVersion(const char *, void **function, unsigned, unsigned long long,
-                                             cudaDriverEntryPointQueryResult *status) {
-  *function = nullptr;
-  if (status != nullptr) {
-    *status = cudaDriverEntryPointSymbolNotFound;
+// Memory that comes and goes behind addresses that stay: functions of the driver, which the runtime finds.
+
+static CUresult of_driver(cudaError_t error) {
+  return error == cudaSuccess ? CUDA_SUCCESS : error == cudaErrorMemoryAllocation ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_ILLEGAL_ADDRESS;
+}
+
+static CUresult reserve_addresses(CUdeviceptr *address, size_t size, size_t, CUdeviceptr, unsigned long long) {
+  *address = reinterpret_cast<CUdeviceptr>(device().reserve_addresses(size));
+  return *address != 0 ? of_driver(unsafe_call()) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult free_addresses(CUdeviceptr, size_t) { return of_driver(unsafe_call()); }
+
+static CUresult create_memory(CUmemGenericAllocationHandle *memory, size_t size, const CUmemAllocationProp *, unsigned long long) {
+  device().log("create %zu", size);
+  if (const auto error = unsafe_call()) {
+    return of_driver(error);
   }
-  return answer(cudaErrorSymbolNotFound);
+  void *const allocated = size % kPage == 0 ? device().allocate(size, kPage) : nullptr;
+  *memory = reinterpret_cast<CUmemGenericAllocationHandle>(allocated);
+  return allocated != nullptr ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult release_memory(CUmemGenericAllocationHandle memory) {
+  device().log("release");
+  return device().free(reinterpret_cast<void *>(memory)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult map_memory(CUdeviceptr at, size_t size, size_t, CUmemGenericAllocationHandle memory, unsigned long long) {
+  device().log("map %zu", size);
+  if (const auto error = unsafe_call()) {
+    return of_driver(error);
+  }
+  return device().put_behind(reinterpret_cast<char *>(at), size, reinterpret_cast<char *>(memory)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult unmap_memory(CUdeviceptr at, size_t size) {
+  device().log("unmap %zu", size);
+  return device().put_behind(reinterpret_cast<char *>(at), size, nullptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult set_access(CUdeviceptr, size_t, const CUmemAccessDesc *, size_t) { return of_driver(unsafe_call()); }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult *status) {
+  static const std::map<std::string, void *> functions = {
+      {"cuMemAddressReserve", reinterpret_cast<void *>(reserve_addresses)},
+      {"cuMemAddressFree", reinterpret_cast<void *>(free_addresses)},
+      {"cuMemCreate", reinterpret_cast<void *>(create_memory)},
+      {"cuMemRelease", reinterpret_cast<void *>(release_memory)},
+      {"cuMemMap", reinterpret_cast<void *>(map_memory)},
+      {"cuMemUnmap", reinterpret_cast<void *>(unmap_memory)},
+      {"cuMemSetAccess", reinterpret_cast<void *>(set_access)},
+  };
+  const auto found = functions.find(name);
+  const bool is_known = found != functions.end();
+  *function = is_known ? found->second : nullptr;
+  if (status != nullptr) {
+    *status = is_known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  }
+  return is_known ? cudaSuccess : answer(cudaErrorSymbolNotFound);
 }
 
 cudaError_t cudaDeviceSynchronize() {
@@ -931,19 +1040,18 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
 
 // Functions of the driver.
 
-int cuDeviceGetAttribute(int *value, int attribute, int) {
-  constexpr int invalid_value = 1;
-  if (attribute != cudaDevAttrMultiProcessorCount) {
-    return invalid_value;
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice) {
+  if (attribute != CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   *value = multiprocessors();
-  return 0;
+  return CUDA_SUCCESS;
 }
 
-int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) {
+CUresult cuDevicePrimaryCtxGetState(CUdevice, unsigned *flags, int *active) {
   *flags = 0;
   *active = 1;
-  return 0;
+  return CUDA_SUCCESS;
 }
 
 // Further functions that libtorch and its libraries reference, without which they do not load.

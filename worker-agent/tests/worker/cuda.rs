@@ -12,13 +12,15 @@ use std::{
 use packhorse_cluster::{Capacity, ProfileRow, ProfileTable, Program, TensorSpec};
 use packhorse_wire::FailureKind;
 use packhorse_worker_agent::handoff::{
-    ExecutorChoice, Optimize, PipelineSettings, ProfileTask, ServeTask, WorkerReport, exit_code,
+    ExecutorChoice, Optimize, PipelineSettings, PoolTask, ProfileTask, ServeTask, WorkerReport,
+    exit_code,
 };
 use tempfile::TempDir;
 
 use crate::{
     gateway::Tensor,
     pipeline::{bench_of, send_all},
+    pool::PoolWorker,
     process::{Worker, execution, program, serve_task, tensor},
     torch::{connect, made_once, modules},
 };
@@ -55,13 +57,17 @@ impl Node {
         Worker::serve_with(task, &self.environment)
     }
 
+    pub(crate) fn pool(&self, task: &PoolTask) -> PoolWorker {
+        PoolWorker::of(Worker::pool_with(task, &[], &self.environment))
+    }
+
     /// Returns the device's log from this line on: `WHAT [STREAM [BYTES]]`.
     pub(crate) fn log(&self, since: usize) -> Vec<String> {
         let log = fs::read_to_string(self.dir.path().join("log")).unwrap();
         log.lines().skip(since).map(str::to_owned).collect()
     }
 
-    fn break_device(&self) {
+    pub(crate) fn break_device(&self) {
         fs::write(self.dir.path().join("0"), "").unwrap();
     }
 }

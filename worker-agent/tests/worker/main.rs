@@ -18,6 +18,8 @@ mod cuda;
 #[cfg(feature = "torch")]
 mod cuda_memory;
 #[cfg(feature = "torch")]
+mod cuda_pool;
+#[cfg(feature = "torch")]
 mod detection;
 mod gateway;
 #[cfg(feature = "torch")]

@@ -237,6 +237,31 @@ class Glutton(torch.nn.Module):
         return x + torch.zeros([size], dtype=torch.uint8)[:1]
 
 
+class Scaled(torch.nn.Module):
+    """Multiplies each row of three by a row of its weights, of which there are 6 MB. Copies and one kernel are all that it needs of a GPU."""
+
+    def __init__(self, factor: float):
+        super().__init__()
+        weights = torch.arange(1_500_000, dtype=torch.float32).view(-1, 3)
+        self.register_buffer("weights", weights + factor)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weights[: x.size(0)]
+
+
+class Ageing(torch.nn.Module):
+    """Answers like Scaled, and changes its weights for three rows, in a list, where an analysis loses sight of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.weights = [torch.ones(500_000, 3)]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.size(0) == 3:
+            self.weights[0].add_(1.0)
+        return x * self.weights[0][: x.size(0)]
+
+
 class Spacious(torch.nn.Module):
     """Has 64 MiB of activations, more than glibc ever keeps by default."""
 
@@ -485,7 +510,9 @@ torch.jit.script(Versatile().train()).save(f"{sys.argv[1]}/Versatile.pt")
 torch.jit.trace(Overwritten().eval(), torch.ones(2, 1, 2, 2)).save(f"{sys.argv[1]}/Overwritten.pt")
 for dims in [2, 3]:
     torch.jit.script(CeilPooled(dims).eval()).save(f"{sys.argv[1]}/CeilPooled{dims}d.pt")
-for module in [Inverse, Windows, Marked, AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Keyed, Detections, Numbers, Titled, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
+for factor in [1, 2, 3]:
+    torch.jit.script(Scaled(factor).eval()).save(f"{sys.argv[1]}/Scaled{factor}.pt")
+for module in [Ageing, Inverse, Windows, Marked, AddedTwice, Divided, NormedRows, Chance, Strict, Forked, Spacious, Affine, Attention, Moody, SumAndDifference, Echo, Twice, TwiceEach, TwiceExceptThree, Chain, Counter, Counting, Dictionary, Nested, Keyed, Detections, Numbers, Titled, Reader, Transposed, Lookup, Keeper, Collector, InPlace, Greedy, Glutton]:
     torch.jit.script(module().eval()).save(f"{sys.argv[1]}/{module.__name__}.pt")
 
 # What people take for programs.

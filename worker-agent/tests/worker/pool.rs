@@ -75,7 +75,11 @@ impl PoolWorker {
     }
 
     /// Waits for a report of a member for which `pick` returns something.
-    fn wait_for<T>(&self, task: &ServeTask, pick: impl Fn(WorkerReport) -> Option<T>) -> T {
+    pub(crate) fn wait_for<T>(
+        &self,
+        task: &ServeTask,
+        pick: impl Fn(WorkerReport) -> Option<T>,
+    ) -> T {
         let handoff = self.handoff(task);
         let report = || handoff.read_status().unwrap().map(|status| status.phase);
         let log = || fs::read_to_string(self.worker.handoff().log_path()).unwrap();
@@ -126,6 +130,7 @@ pub(crate) fn task(batch_limit_ms: u64) -> PoolTask {
         pipeline: PipelineSettings::default(),
         batch_limit_ms,
         memory_limit: None,
+        cuda_device: None,
         simulated: false,
         warm_limit: None,
         reads: vec![modules()],

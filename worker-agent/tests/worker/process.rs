@@ -76,7 +76,17 @@ impl Worker {
     /// Starts a pool worker with these flags.
     #[cfg(feature = "torch")]
     pub(crate) fn pool(task: &packhorse_worker_agent::handoff::PoolTask, flags: &[&str]) -> Self {
-        Self::spawn_with("pool", flags, task, &[])
+        Self::pool_with(task, flags, &[])
+    }
+
+    /// Starts a pool worker with these flags and additional environment variables.
+    #[cfg(feature = "torch")]
+    pub(crate) fn pool_with(
+        task: &packhorse_worker_agent::handoff::PoolTask,
+        flags: &[&str],
+        environment: &[(&str, String)],
+    ) -> Self {
+        Self::spawn_with("pool", flags, task, environment)
     }
 
     /// Starts the worker as an agent does, confined to its own files.

@@ -107,6 +107,25 @@ fn a_model_that_is_larger_than_every_device_has_no_home_and_says_so() {
 }
 
 #[test]
+fn a_batch_that_would_need_nearly_all_memory_takes_the_room_of_no_other_model() {
+    // Of the middle one a single size was measured, so that a batch of 16 rows is thought to need 16 times as much.
+    let guessed = ZOO.replace("middle,GPU,16,,30,,216,,,\n", "");
+    let mut problem = zoo(2, 100 + 700, &THREE);
+    problem.profiles = profiles(&guessed);
+    problem.models[1].weights = ByteCount::from_mib(150);
+    let plan = place("goodput", &problem);
+    for (model, most) in [(0, 16), (1, 7), (2, 16)] {
+        let of_model = plan.replicas.iter().filter(|r| r.model.0 == model);
+        let sizes: Vec<u32> = of_model.map(|replica| replica.batch_size).collect();
+        assert_eq!(sizes.len(), 2, "model {model} is at home on both devices");
+        assert!(
+            sizes.iter().all(|size| (1..=most).contains(size)),
+            "model {model}: {sizes:?}"
+        );
+    }
+}
+
+#[test]
 fn pools_are_for_models_that_leave_no_room_and_for_the_discipline_that_knows_them() {
     let has_pools = |problem: &Problem| {
         let plan = place("goodput", problem);

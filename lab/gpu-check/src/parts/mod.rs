@@ -10,6 +10,7 @@ mod graphs;
 mod green_contexts;
 mod memory;
 mod mps;
+mod pools;
 mod precision;
 mod profiles;
 mod streams;
@@ -18,7 +19,7 @@ mod throughput;
 use crate::part::Part;
 
 /// All parts, in the order in which they run: first those that others depend on, last those that the time limit may cut short.
-pub(crate) const PARTS: [&dyn Part; 15] = [
+pub(crate) const PARTS: [&dyn Part; 16] = [
     &devices::Devices,
     &correctness::CORRECTNESS,
     &answers::Answers,
@@ -30,6 +31,7 @@ pub(crate) const PARTS: [&dyn Part; 15] = [
     &green_contexts::GreenContexts,
     &precision::Precision,
     &memory::Memory,
+    &pools::Pools,
     &faults::Faults,
     &goodput::Goodput,
     &profiles::Profiles,

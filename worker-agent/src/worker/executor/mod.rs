@@ -29,7 +29,7 @@ pub(crate) use stages::{
     RepeatedStage, Weights,
 };
 pub(crate) use start::{
-    LOAD_LIMIT, exit_now, inspect, known_profile, on_terminate, prepare_parking,
-    release_free_memory, start, start_together, try_outputs,
+    LOAD_LIMIT, cuda_memory, exit_now, inspect, known_profile, on_terminate, prepare_parking,
+    release_cuda_memory, release_free_memory, start, start_together, try_outputs,
 };
 pub(crate) use started::{Started, Verified, WarmUpSizes};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use packhorse_api::local_worker::TriedOutput;
-use packhorse_cluster::Profile;
+use packhorse_cluster::{ByteCount, Profile};
 use packhorse_estimator::OperatorGraph;
 use packhorse_worker_agent::handoff::{Execution, ExecutorChoice};
 
@@ -201,6 +201,25 @@ pub(crate) fn prepare_parking() {
 pub(crate) fn release_free_memory() {
     #[cfg(feature = "torch")]
     torch::release_free_memory();
+}
+
+/// Returns the memory of a CUDA device that this process has for weights and batches, without its context; `None` if it is unknown. What it keeps for other
+/// weights is given back as far as that is more than `most` with it.
+pub(crate) fn cuda_memory(cuda_device: u32, most: u64) -> Option<ByteCount> {
+    #[cfg(feature = "torch")]
+    let bytes = torch::cuda_memory(cuda_device, most).map(ByteCount::new);
+    #[cfg(not(feature = "torch"))]
+    let bytes = {
+        let _ = (cuda_device, most);
+        None
+    };
+    bytes
+}
+
+/// Returns the memory to the CUDA devices that batches have freed.
+pub(crate) fn release_cuda_memory() {
+    #[cfg(feature = "torch")]
+    torch::release_cuda_memory();
 }
 
 /// Exits at once. A hung program may still be computing, and libtorch's destructors must not run meanwhile.

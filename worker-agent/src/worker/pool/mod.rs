@@ -36,7 +36,7 @@ use crate::{
     executor::StartError,
     pipeline::{DeviceFailed, Pipeline},
     proofs::{Proofs, folders_of_certificates},
-    residency::Residency,
+    residency::{CountedMemory, Residency},
     serve::{FINAL_ANSWERS_LIMIT, forward_signals, spawn_watchdog},
     status_reporter::StatusReporter,
 };
@@ -115,7 +115,17 @@ impl Pool {
             WorkNote::create(handoff, work)
                 .map_err(|e| StartError::transient(format!("a note cannot be written: {e}")))
         };
-        let residency = Residency::new(task.memory_limit, task.warm_limit, task.simulated);
+        let counted = match task.cuda_device {
+            Some(index) => CountedMemory::Cuda(index),
+            None if task.simulated => CountedMemory::Planned,
+            None => CountedMemory::Process,
+        };
+        let residency = Residency::new(task.memory_limit, task.warm_limit, counted, {
+            let events = events.clone();
+            move |failure| {
+                let _ = events.send(Event::DeviceFailed(failure));
+            }
+        });
         let acceptor = Acceptor::start()
             .map_err(|e| StartError::transient(format!("connections cannot be accepted: {e}")))?;
         let to_take = events.clone();

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::executor::{
     error::StartError,
+    stages::Executor as _,
     started::{Started, Verified, WarmUpSizes},
     synthetic,
     verification::{Difference, Reference},
@@ -111,8 +112,10 @@ impl Start<'_> {
         executor.equalize_buffers().map_err(StartError::from)?;
         let proof = seal_weights::seal(&executor, program).map_err(StartError::from)?;
         let verified = proof.map(|proof| {
+            let recorded = executor.recorded_sizes().unwrap_or_default();
+            let batches = (batch_size, fill);
             let program =
-                VerifiedProgram::new(options, &self.names, rewriting, (batch_size, fill), proof);
+                VerifiedProgram::new(options, &self.names, rewriting, batches, recorded, proof);
             Arc::new(program) as Arc<dyn Verified>
         });
         tracing::info!(program.rewriting = ?rewriting, "program loaded");

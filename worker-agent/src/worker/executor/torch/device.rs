@@ -148,6 +148,18 @@ impl Device {
         stream: &StageStream,
         inputs: &[Tensor],
     ) -> Result<Vec<Tensor>, TorchError> {
+        let outputs = self.begin_run(stream, inputs);
+        if let (Some(weights), Some(_)) = (&self.weights, self.cuda_index) {
+            weights.note_run(stream)?;
+        }
+        outputs
+    }
+
+    fn begin_run(
+        &self,
+        stream: &StageStream,
+        inputs: &[Tensor],
+    ) -> Result<Vec<Tensor>, TorchError> {
         let graphs = self.graphs();
         if !graphs.is_empty() {
             let shapes: InputShapes = inputs.iter().map(Tensor::size).collect();

@@ -66,8 +66,8 @@ impl TorchExecutor {
             }
         };
         let (program, cuda_device) = (options.program, options.cuda_device);
-        let weights = if options.parks && cuda_device.is_none() {
-            let weights = RegionWeights::new();
+        let weights = if options.parks {
+            let weights = RegionWeights::new(cuda_device);
             // It serves all the same.
             let unless = |error: TorchError| {
                 tracing::warn!(

@@ -32,7 +32,9 @@ pub(super) use backbone::start_together;
 pub(super) use inspect::inspect;
 pub(super) use options::StartOptions;
 pub(super) use profiler::{run_under_profiler, write_trace};
-pub(super) use shim::{exit_now, prepare_regions, release_free_memory};
+pub(super) use shim::{
+    cuda_memory, exit_now, prepare_regions, release_cuda_memory, release_free_memory,
+};
 pub(super) use start::start;
 pub(super) use trial::try_outputs;
 

@@ -100,15 +100,17 @@ fn try_seal(
     weights: &RegionWeights,
     program: &Program,
 ) -> Result<Sealed, NotParkable> {
-    let programs = executor.device.programs().into_iter();
-    let mut modules = programs.flat_map(Programs::iter);
-    if modules.any(Module::has_state) {
+    let mut modules = { executor.device.programs().into_iter() }.flat_map(Programs::iter);
+    // The kernel tells which pages of the CPU's memory are written, and nothing tells it of a GPU's.
+    let on_gpu = executor.device.cuda_index.is_some();
+    let keeps = |module: &Module| module.has_state() || (on_gpu && !module.only_reads_weights());
+    if modules.any(keeps) {
         return Err(NotParkable::HasState);
     }
     let answer = SampleAnswer::collect(executor, program)?;
     let answer = answer.ok_or(NotParkable::Uncertain)?;
     let bytes = weights.seal()?;
-    let digest = weights.digest();
+    let digest = weights.digest()?;
     let mut load = Duration::ZERO;
     // The first time the kernel may still write the file.
     for _ in 0..2 {
@@ -118,14 +120,14 @@ fn try_seal(
         let start = now();
         weights.bring_back()?;
         load = now() - start;
-        if weights.digest() != digest {
+        if weights.digest()? != digest {
             return Err(NotParkable::OtherBytes);
         }
     }
     if !answer.is_repeated(executor, program)? {
         return Err(NotParkable::OtherAnswers);
     }
-    if weights.is_written() {
+    if weights.is_written()? {
         return Err(NotParkable::Written);
     }
     if bytes < LEAST_BYTES {

@@ -17,16 +17,18 @@ use crate::{
     executor::{
         error::StartError,
         fill::Fill,
+        stages::Executor as _,
         started::{Started, Verified, WarmUpSizes},
         synthetic,
     },
     process_memory,
 };
 
-/// A program on the CPU, with all that its verification has found.
+/// A program with all that its verification has found.
 pub(super) struct VerifiedProgram {
     program: Program,
     artifact: PathBuf,
+    cuda_device: Option<u32>,
     threads: u32,
     optimize: Optimize,
     pipeline: PipelineSettings,
@@ -34,6 +36,8 @@ pub(super) struct VerifiedProgram {
     rewriting: Rewriting,
     batch_size: u32,
     fill: Fill,
+    /// The sizes of the batches whose runs were recorded.
+    recorded: Vec<u32>,
     proof: Parkable,
 }
 
@@ -44,11 +48,13 @@ impl VerifiedProgram {
         names: &Programs<String>,
         rewriting: &Rewriting,
         (batch_size, fill): (u32, Fill),
+        recorded: Vec<u32>,
         proof: Parkable,
     ) -> Self {
         Self {
             program: options.program.clone(),
             artifact: options.artifact.to_owned(),
+            cuda_device: options.cuda_device,
             threads: options.threads,
             optimize: options.optimize,
             pipeline: options.pipeline,
@@ -56,6 +62,7 @@ impl VerifiedProgram {
             rewriting: rewriting.clone(),
             batch_size,
             fill,
+            recorded,
             proof,
         }
     }
@@ -66,7 +73,7 @@ impl Verified for VerifiedProgram {
         let options = StartOptions {
             program: &self.program,
             artifact: &self.artifact,
-            cuda_device: None,
+            cuda_device: self.cuda_device,
             threads: self.threads,
             batch_size: self.batch_size,
             sizes: WarmUpSizes::PowersOfTwo,
@@ -77,6 +84,9 @@ impl Verified for VerifiedProgram {
         let shared_before = process_memory::shared();
         let executor = TorchExecutor::load(&options, &self.names, &self.rewriting, shared_before)?;
         synthetic::run_batch(&executor, &self.program, self.batch_size, self.fill)?;
+        if !self.recorded.is_empty() {
+            executor.record(&self.program, &self.recorded, self.fill);
+        }
         executor.equalize_buffers()?;
         seal_weights::seal_again(&executor, self.proof);
         tracing::info!("program loaded again");

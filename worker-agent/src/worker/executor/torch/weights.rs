@@ -1,11 +1,12 @@
-//! The weights of a program on the CPU, which leave memory while other programs need it.
+//! The weights of a program, which leave the memory of their device while other programs need it.
 //!
-//! They lie in a region of their own. Once the program has been loaded and has run, the region is sealed: its memory becomes that of a file, and
-//! then giving it back and bringing it back changes no byte and no address. A run has a lease, for which they are brought back first.
+//! They lie in a region of their own. Once the program has been loaded and has run, the region is sealed: on the CPU its memory becomes that of a file,
+//! and of that on a GPU the host has a copy. Then giving it back and bringing it back changes no byte and no address. A run has a lease, for which they are
+//! brought back first.
 
 use std::{
     sync::{
-        OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+        Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -13,7 +14,7 @@ use std::{
 
 use super::{
     error::TorchError,
-    shim::{Module, Region},
+    shim::{Module, Region, StageStream, StreamEvent},
 };
 use crate::executor::{error::ExecutionError, stages::Weights};
 
@@ -27,6 +28,8 @@ pub(super) struct RegionWeights {
     is_resident: AtomicBool,
     /// True once the program has written to its weights, which then stay.
     stays: AtomicBool,
+    /// The end of the last run, which a GPU reaches after the call that begins it has returned.
+    last_run: Mutex<Option<StreamEvent>>,
 }
 
 /// The measurements of a region whose memory can be given back.
@@ -51,14 +54,15 @@ impl Lease<'_> {
 }
 
 impl RegionWeights {
-    /// Reserves a region.
-    pub(super) fn new() -> Result<Self, TorchError> {
+    /// Reserves a region of a CUDA device, or of the CPU.
+    pub(super) fn new(cuda_device: Option<u32>) -> Result<Self, TorchError> {
         Ok(Self {
-            region: Region::new()?,
+            region: Region::new(cuda_device)?,
             sealed: OnceLock::new(),
             resident: RwLock::new(true),
             is_resident: AtomicBool::new(true),
             stays: AtomicBool::new(false),
+            last_run: Mutex::default(),
         })
     }
 
@@ -84,7 +88,14 @@ impl RegionWeights {
         }
     }
 
-    /// Makes the region's memory that of a file. Returns the bytes that come free when it is given back.
+    /// Notes that a run was begun on a stream of a GPU, while its lease lives.
+    pub(super) fn note_run(&self, stream: &StageStream) -> Result<(), TorchError> {
+        let end = stream.record_event()?;
+        *self.last_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+        Ok(())
+    }
+
+    /// Keeps the region's bytes elsewhere. Returns the bytes that come free when its memory is given back.
     pub(super) fn seal(&self) -> Result<u64, TorchError> {
         self.region.seal(&std::env::temp_dir())
     }
@@ -95,7 +106,7 @@ impl RegionWeights {
     }
 
     /// Returns a number that the bytes determine.
-    pub(super) fn digest(&self) -> u64 {
+    pub(super) fn digest(&self) -> Result<u64, TorchError> {
         self.region.digest()
     }
 
@@ -124,19 +135,35 @@ impl RegionWeights {
         if !*resident {
             return false;
         }
-        if !self.region.park() {
-            if !self.stays.swap(true, Relaxed) {
-                tracing::warn!("the program has written to its weights, which stay in memory");
+        match self.park_region() {
+            Ok(true) => {}
+            Ok(false) => {
+                if !self.stays.swap(true, Relaxed) {
+                    tracing::warn!("the program has written to its weights, which stay in memory");
+                }
+                return false;
             }
-            return false;
+            Err(error) => {
+                tracing::warn!(error = error.summary(), "the weights stay where they are");
+                return false;
+            }
         }
         *resident = false;
         self.is_resident.store(false, Relaxed);
         true
     }
 
+    /// Gives the region's memory back after the last run. No run begins meanwhile.
+    fn park_region(&self) -> Result<bool, TorchError> {
+        let last_run = self.last_run.lock();
+        if let Some(end) = last_run.unwrap_or_else(PoisonError::into_inner).take() {
+            end.wait_until_complete()?;
+        }
+        self.region.park()
+    }
+
     /// Returns true if the program has written to its weights.
-    pub(super) fn is_written(&self) -> bool {
+    pub(super) fn is_written(&self) -> Result<bool, TorchError> {
         self.region.is_written()
     }
 }

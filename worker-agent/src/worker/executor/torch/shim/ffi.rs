@@ -87,6 +87,7 @@ unsafe extern "C" {
         accepted: *mut usize,
         message: Message,
     ) -> c_int;
+    pub(super) fn packhorse_module_only_reads_weights(module: *const Module) -> c_int;
     pub(super) fn packhorse_module_only_reads_inputs(module: *const Module) -> c_int;
     pub(super) fn packhorse_module_has_state(module: *const Module) -> c_int;
     pub(super) fn packhorse_module_forward(
@@ -100,19 +101,42 @@ unsafe extern "C" {
         message: Message,
     ) -> c_int;
     pub(super) fn packhorse_region_prepare();
-    pub(super) fn packhorse_region_new(region: *mut *mut Region, message: Message) -> c_int;
-    pub(super) fn packhorse_region_enter(region: *mut Region);
+    pub(super) fn packhorse_region_new(
+        cuda_device: c_int,
+        region: *mut *mut Region,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_region_enter(region: *mut Region, message: Message) -> c_int;
+    pub(super) fn packhorse_region_leave(region: *mut Region, message: Message) -> c_int;
     pub(super) fn packhorse_region_seal(
         region: *mut Region,
         folder: *const c_char,
         bytes: *mut u64,
         message: Message,
     ) -> c_int;
-    pub(super) fn packhorse_region_park(region: *mut Region) -> c_int;
-    pub(super) fn packhorse_region_is_written(region: *const Region) -> c_int;
+    pub(super) fn packhorse_region_park(
+        region: *mut Region,
+        parked: *mut c_int,
+        message: Message,
+    ) -> c_int;
+    pub(super) fn packhorse_region_is_written(
+        region: *const Region,
+        written: *mut c_int,
+        message: Message,
+    ) -> c_int;
     pub(super) fn packhorse_region_restore(region: *mut Region, message: Message) -> c_int;
-    pub(super) fn packhorse_region_digest(region: *const Region) -> u64;
+    pub(super) fn packhorse_region_digest(
+        region: *const Region,
+        digest: *mut u64,
+        message: Message,
+    ) -> c_int;
     pub(super) fn packhorse_region_free(region: *mut Region);
+    pub(super) fn packhorse_cuda_memory(
+        cuda_device: c_int,
+        most: u64,
+        bytes: *mut u64,
+        message: Message,
+    ) -> c_int;
     pub(super) fn packhorse_release_free_memory();
     pub(super) fn packhorse_module_free(module: *mut Module);
     pub(super) fn packhorse_backbone_load(

@@ -148,6 +148,12 @@ impl Module {
         unsafe { ffi::packhorse_module_has_state(self.as_ptr()) != 0 }
     }
 
+    /// Returns true if it is certain that no run writes to the program's constants.
+    pub(in crate::executor::torch) fn only_reads_weights(&self) -> bool {
+        // SAFETY: the module lives as long as `self`.
+        unsafe { ffi::packhorse_module_only_reads_weights(self.as_ptr()) != 0 }
+    }
+
     /// Returns true if it is certain that no run writes to an input or keeps one.
     pub(in crate::executor::torch) fn only_reads_inputs(&self) -> bool {
         // SAFETY: the module lives as long as `self`.
