@@ -9,7 +9,7 @@ use std::{
 use serde::Deserialize;
 
 /// The crates on which each crate of the workspace may depend, tests included but for those of [`TESTS`].
-const ARROWS: [(&str, &[&str]); 37] = [
+const ARROWS: [(&str, &[&str]); 38] = [
     ("ceilings", &["grpc"]),
     ("mapped", &[]),
     ("cluster", &[]),
@@ -26,6 +26,7 @@ const ARROWS: [(&str, &[&str]); 37] = [
     ("triton", &[]),
     ("wire", &["cluster"]),
     ("api", &["cluster"]),
+    ("fleet", &["cluster", "api"]),
     ("artifact", &["cluster"]),
     ("service", &[]),
     ("tls", &[]),
@@ -85,6 +86,7 @@ const ARROWS: [(&str, &[&str]); 37] = [
             "service",
             "terminal",
             "artifact",
+            "fleet",
             "triton",
         ],
     ),
@@ -188,7 +190,7 @@ const TESTS: [(&str, &[&str]); 8] = [
 ];
 
 /// Crates whose decisions depend on their arguments alone.
-const PURE: [&str; 22] = [
+const PURE: [&str; 23] = [
     "artifact",
     "cluster",
     "grpc",
@@ -197,6 +199,7 @@ const PURE: [&str; 22] = [
     "serving",
     "control",
     "estimator",
+    "fleet",
     "history",
     "kernels",
     "links",

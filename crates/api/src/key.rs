@@ -5,6 +5,8 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use crate::model::present;
+
 /// A permission of a key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -151,6 +153,32 @@ pub struct CreatedKey {
     /// Its properties.
     #[serde(flatten)]
     pub view: KeyView,
+}
+
+/// Changes the limits of a key. Absent fields stay unchanged.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyChange {
+    /// The most inference requests per second; null removes the limit.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<f64>, exclusive_minimum = 0, maximum = 1e6)]
+    pub rate_rps: Option<Option<f64>>,
+    /// The most inference requests at the same time; null removes the limit.
+    #[serde(
+        default,
+        deserialize_with = "present",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schema(value_type = Option<u32>, minimum = 1)]
+    pub max_in_flight: Option<Option<u32>>,
+    /// The limits for single models, in place of all that the key has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(max_items = 64)]
+    pub model_limits: Option<Vec<KeyModelLimit>>,
 }
 
 /// Replaces the secret of a key.

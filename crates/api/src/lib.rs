@@ -26,7 +26,9 @@ use utoipa::ToSchema;
 pub use audit::{AuditActor, AuditEntry};
 pub use consequence::{ChangeAnswer, Changed, Consequence, Consequences, DryRunAnswer};
 pub use history::{DevicePoint, HistoryMark, HistoryMarkKind, HistoryView, RequestPoint};
-pub use key::{CreatedKey, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope};
+pub use key::{
+    CreatedKey, KeyChange, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope, UnknownScope,
+};
 pub use model::{
     ArtifactView, FamilyGoodput, MeasuredRateView, ModelChange, ModelGoodput, ModelRegistration,
     ModelState, ModelView, PredictedGoodputView, ProfilingView, Promotion, RemovedModel,

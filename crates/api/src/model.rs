@@ -238,7 +238,7 @@ pub struct Promotion {
 }
 
 /// Deserializes a field that is present, even as null, to `Some`, so that it differs from an absent field.
-fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
+pub(crate) fn present<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)

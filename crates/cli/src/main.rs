@@ -3,8 +3,8 @@
 //! [`commands`] has what operators and clients need of a gateway. What needs none, and the benchmark, are commands of `packhorse-lab`:
 //! [`laboratory`] passes them on.
 //!
-//! The exit status is 0 after success, 1 after a failure, 2 after wrong usage, and 3 if a change was not made because it would take goodput
-//! from other models; `serve` ends with the status of the program that ended.
+//! The exit status is 0 after success, 1 after a failure, 2 after wrong usage, 3 if a change was not made because it would take goodput
+//! from other models, and 4 if `apply --dry-run --exit-code` finds a difference; `serve` ends with the status of the program that ended.
 
 #![deny(
     clippy::print_stderr,
@@ -23,7 +23,7 @@ use packhorse_terminal::{
     program,
 };
 
-use crate::commands::{Command, NotAgreed, ServiceEnded};
+use crate::commands::{Command, Differs, NotAgreed, ServiceEnded};
 
 /// Packhorse: an inference gateway for teams that have more models than GPUs.
 #[derive(Parser)]
@@ -42,7 +42,8 @@ Examples:
   packhorse status
   packhorse plan --json
 
-Exit status: 0 success, 1 failure, 2 wrong usage, 3 a change that takes goodput from other models was not agreed to.";
+Exit status: 0 success, 1 failure, 2 wrong usage, 3 a change that takes goodput from other models was not agreed to, \
+4 apply --dry-run --exit-code found a difference.";
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -50,6 +51,9 @@ fn main() -> ExitCode {
     program::run(&context, cli.command.run(&context), |error| {
         if error.is::<NotAgreed>() {
             return NotAgreed::EXIT_STATUS.into();
+        }
+        if error.is::<Differs>() {
+            return Differs::EXIT_STATUS.into();
         }
         // `packhorse serve` ends with the status of the program that ended.
         let ended = error.downcast_ref::<ServiceEnded>();

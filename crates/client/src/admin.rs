@@ -3,10 +3,10 @@
 use std::{io, time::Duration};
 
 use packhorse_api::{
-    ArtifactView, BatchTimeView, Changed, CreatedKey, GoodputView, ImportedProfiles, KeyRequest,
-    KeyRotation, KeyView, ModelChange, ModelRegistration, ModelView, NodeTokenView, NodeView,
-    PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange, PolicyView,
-    Promotion, RemovedModel, RemovedNode, RepositoryProblems, SessionCode,
+    ArtifactView, BatchTimeView, Changed, CreatedKey, GoodputView, ImportedProfiles, KeyChange,
+    KeyRequest, KeyRotation, KeyView, ModelChange, ModelRegistration, ModelView, NodeTokenView,
+    NodeView, PlanDiff, PlanPreview, PlanPreviewRequest, PlanSummary, PlanView, PolicyChange,
+    PolicyView, Promotion, RemovedModel, RemovedNode, RepositoryProblems, SessionCode,
 };
 use packhorse_cluster::{
     DeviceKind, Generation, ModelName, ModelVersion, NodeName, ProfileError, ProfileTable,
@@ -187,6 +187,30 @@ impl AdminClient {
         self.caller.fetch(request.json(change)).await
     }
 
+    /// Changes a version of a model as [`Self::change_model`] does, as one of many changes: without its consequences, for which two plans would be made.
+    pub async fn change_one_of_many(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+        change: &ModelChange,
+    ) -> Result<ModelView, CallError> {
+        let request = self.model_request(Method::PATCH, name, version);
+        let request = request.query(&[("consequences", false)]);
+        self.caller.fetch(request.json(change)).await
+    }
+
+    /// Removes a version, by default all versions, as one of many changes: without its consequences, for which two plans would be made.
+    pub async fn remove_one_of_many(
+        &self,
+        name: &ModelName,
+        version: Option<ModelVersion>,
+    ) -> Result<RemovedModel, CallError> {
+        let request = self.model_request(Method::DELETE, name, version);
+        self.caller
+            .fetch(request.query(&[("consequences", false)]))
+            .await
+    }
+
     /// Gives all requests that name no version to one.
     pub async fn promote(
         &self,
@@ -349,6 +373,12 @@ impl AdminClient {
             .caller
             .request(Method::POST, ["v1", "keys", id, "rotate"]);
         self.caller.fetch(call.json(&rotation)).await
+    }
+
+    /// Changes the limits of an API key.
+    pub async fn change_key(&self, id: &str, change: &KeyChange) -> Result<KeyView, CallError> {
+        let call = self.caller.request(Method::PATCH, ["v1", "keys", id]);
+        self.caller.fetch(call.json(change)).await
     }
 
     /// Deletes an API key.

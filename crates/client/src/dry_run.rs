@@ -29,6 +29,15 @@ impl DryRun<'_> {
             .await
     }
 
+    /// Returns the consequences of a registration in place of one of the same name and version.
+    pub async fn replace_model(
+        self,
+        registration: &ModelRegistration,
+    ) -> Result<Consequences, CallError> {
+        let request = self.client.registration_request(registration);
+        self.fetch(request.query(&[("replace", true)])).await
+    }
+
     /// Returns the consequences of [`AdminClient::change_model`].
     pub async fn change_model(
         self,

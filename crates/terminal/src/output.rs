@@ -153,6 +153,15 @@ pub fn byte_bar(label: &'static str, bytes: u64) -> ProgressBar {
         .with_message(label)
 }
 
+/// Returns a progress bar that counts things, shown if standard error is a terminal.
+pub fn count_bar(label: &'static str, count: u64) -> ProgressBar {
+    let template = "{msg} {wide_bar} {pos}/{len}";
+    let style = ProgressStyle::with_template(template).expect("the template is valid");
+    ProgressBar::new(count)
+        .with_style(style)
+        .with_message(label)
+}
+
 /// Returns a spinner with a message, shown if standard error is a terminal.
 pub fn spinner() -> ProgressBar {
     let style =

@@ -68,6 +68,13 @@ pub(super) struct KeyLimits {
     pub(super) last_used_ms: AtomicI64,
     /// The time of the last use as it is stored.
     pub(super) stored_use_ms: AtomicI64,
+    /// The requests so far, which a change of the limits leaves.
+    totals: Arc<Totals>,
+}
+
+/// The requests of a key.
+#[derive(Debug, Default)]
+struct Totals {
     /// The requests by class of their answer.
     requests: [AtomicU64; RESPONSE_CLASSES.len()],
     /// The total time of the requests, in nanoseconds.
@@ -264,6 +271,21 @@ impl Key {
         }
     }
 
+    /// Returns the key with the limits of a view, of which nothing is used yet.
+    pub(super) fn with_limits_of(&self, view: &KeyView) -> Self {
+        let mut record = self.record.clone();
+        record.view.rate_rps = view.rate_rps;
+        record.view.max_in_flight = view.max_in_flight;
+        record.view.model_limits.clone_from(&view.model_limits);
+        let limits = KeyLimits {
+            last_used_ms: AtomicI64::new(self.limits.last_used_ms.load(Relaxed)),
+            stored_use_ms: AtomicI64::new(self.limits.stored_use_ms.load(Relaxed)),
+            totals: Arc::clone(&self.limits.totals),
+            ..KeyLimits::new(&record.view, self.limits.tenant)
+        };
+        Self::with_limits(record, Arc::new(limits))
+    }
+
     /// Returns true if this is the hash of the key's text at this Unix time.
     pub(super) fn matches(&self, hash: &KeyHash, now_ms: i64) -> bool {
         let previous = self.record.previous.filter(|(_, until)| now_ms < *until);
@@ -362,16 +384,17 @@ impl KeyLimits {
             _ if status.is_client_error() => 1,
             _ => 0,
         };
-        self.requests[class].fetch_add(1, Relaxed);
+        self.totals.requests[class].fetch_add(1, Relaxed);
         let nanos = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-        self.nanos.fetch_add(nanos, Relaxed);
+        self.totals.nanos.fetch_add(nanos, Relaxed);
     }
 
     /// Returns the requests so far.
     pub(super) fn counts(&self) -> KeyCounts {
+        let Totals { requests, nanos } = &*self.totals;
         KeyCounts {
-            requests: self.requests.each_ref().map(|class| class.load(Relaxed)),
-            nanos: self.nanos.load(Relaxed),
+            requests: requests.each_ref().map(|class| class.load(Relaxed)),
+            nanos: nanos.load(Relaxed),
         }
     }
 
@@ -392,8 +415,7 @@ impl KeyLimits {
             of_models: of_models.collect(),
             last_used_ms: AtomicI64::new(used),
             stored_use_ms: AtomicI64::new(used),
-            requests: Default::default(),
-            nanos: AtomicU64::new(0),
+            totals: Arc::default(),
         }
     }
 }

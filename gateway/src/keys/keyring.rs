@@ -9,7 +9,9 @@ use std::{
     time::Duration,
 };
 
-use packhorse_api::{AuditActor, CreatedKey, KeyRequest, KeyRotation, KeyView, Scope};
+use packhorse_api::{
+    AuditActor, CreatedKey, KeyChange, KeyModelLimit, KeyRequest, KeyRotation, KeyView, Scope,
+};
 use packhorse_serving::TenantKey;
 use serde_json::json;
 
@@ -211,13 +213,62 @@ impl Keyring {
             previous: Some((before.record.hash, until)),
             view: before.view(),
         };
-        let view = record.view.clone();
         let act = Act::new(actor, "key.rotate", &id).with(json!({"overlap_s": rotation.overlap_s}));
         self.store.acting(act).update_key(&record).await?;
-        let limits = Arc::clone(&before.limits);
-        let new = Arc::new(Key::with_limits(record, limits));
-        self.with(|keys| keys.insert(id.to_owned(), new));
+        // It may have been deleted, or its limits changed, meanwhile.
+        let view = self.with(|keys| {
+            let now = keys.get_mut(id)?;
+            let view = now.view();
+            let record = KeyRecord {
+                view: view.clone(),
+                ..record
+            };
+            *now = Arc::new(Key::with_limits(record, Arc::clone(&now.limits)));
+            Some(view)
+        });
+        let view = view.ok_or_else(|| KeyError::Unknown(id.to_owned()))?;
         Ok(CreatedKey { key, view })
+    }
+
+    /// Changes the limits of a key.
+    ///
+    /// # Errors
+    /// If there is no such key, a field is out of its limits, or the database fails.
+    pub async fn change(
+        &self,
+        actor: AuditActor,
+        id: &str,
+        change: KeyChange,
+    ) -> Result<KeyView, KeyError> {
+        let before = self.find(id)?.view();
+        let act = Act::new(actor, "key.change", &id).with(json!(change));
+        let act = Act {
+            before: Some(json!({
+                "rate_rps": before.rate_rps,
+                "max_in_flight": before.max_in_flight,
+                "model_limits": before.model_limits,
+            })),
+            ..act
+        };
+        let changed = KeyView {
+            rate_rps: change.rate_rps.unwrap_or(before.rate_rps),
+            max_in_flight: change.max_in_flight.unwrap_or(before.max_in_flight),
+            model_limits: change.model_limits.unwrap_or(before.model_limits),
+            ..before
+        };
+        validate_limits(
+            changed.rate_rps,
+            changed.max_in_flight,
+            &changed.model_limits,
+        )?;
+        self.store.acting(act).set_key_limits(&changed).await?;
+        // It may have been deleted or rotated meanwhile.
+        self.with(|keys| {
+            if let Some(key) = keys.get_mut(id) {
+                *key = Arc::new(key.with_limits_of(&changed));
+            }
+        });
+        Ok(changed)
     }
 
     /// Deletes a key.
@@ -383,14 +434,27 @@ fn validate(request: &KeyRequest) -> Result<(), KeyError> {
     {
         return Err(invalid("expires_at_ms", "this time is over"));
     }
-    validate_limit("", request.rate_rps, request.max_in_flight)?;
-    if request.model_limits.len() > MAX_SCOPES {
+    validate_limits(
+        request.rate_rps,
+        request.max_in_flight,
+        &request.model_limits,
+    )
+}
+
+/// Checks the limits of a key, and those for single models.
+fn validate_limits(
+    rate_rps: Option<f64>,
+    max_in_flight: Option<u32>,
+    model_limits: &[KeyModelLimit],
+) -> Result<(), KeyError> {
+    validate_limit("", rate_rps, max_in_flight)?;
+    if model_limits.len() > MAX_SCOPES {
         return Err(invalid(
             "model_limits",
             format!("expected at most {MAX_SCOPES}"),
         ));
     }
-    for (place, limit) in request.model_limits.iter().enumerate() {
+    for (place, limit) in model_limits.iter().enumerate() {
         let field = format!("model_limits[{place}].");
         let pattern = limit.model.chars().count();
         if !(1..=MAX_NAME).contains(&pattern) {

@@ -53,6 +53,25 @@ impl Store {
         Ok(())
     }
 
+    /// Replaces the limits of a key.
+    ///
+    /// # Errors
+    /// If the database fails.
+    pub async fn set_key_limits(&self, view: &KeyView) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
+        sqlx::query(
+            "UPDATE keys SET rate_rps = $1, max_in_flight = $2, model_limits = $3 WHERE id = $4",
+        )
+        .bind(view.rate_rps)
+        .bind(view.max_in_flight.map(i64::from))
+        .bind((!view.model_limits.is_empty()).then(|| to_json(&view.model_limits)))
+        .bind(view.id.clone())
+        .execute(&mut *transaction)
+        .await?;
+        transaction.commit().await?;
+        Ok(())
+    }
+
     /// Stores when a key was last used.
     ///
     /// # Errors

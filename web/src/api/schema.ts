@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 450037ffb3fa60941b8e06775d4cc3818ce3fab24d13160a94b8b15af281f18a) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 61280e80a8071b6a49ba6a99844005a6648472aba4723a4e78b4a3044b780ce5) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
@@ -1130,6 +1130,21 @@ export interface components {
             model: string;
             /** @description The operators of the program, as JSON; none if they cannot be found. */
             operators?: string | null;
+        };
+        /** @description Changes the limits of a key. Absent fields stay unchanged. */
+        KeyChange: {
+            /**
+             * Format: int32
+             * @description The most inference requests at the same time; null removes the limit.
+             */
+            max_in_flight?: number | null;
+            /** @description The limits for single models, in place of all that the key has. */
+            model_limits?: components["schemas"]["KeyModelLimit"][] | null;
+            /**
+             * Format: double
+             * @description The most inference requests per second; null removes the limit.
+             */
+            rate_rps?: number | null;
         };
         /** @description A limit of a key for the models of a pattern. */
         KeyModelLimit: {

@@ -33,6 +33,11 @@ impl NotAgreed {
 }
 
 impl ConsentArgs {
+    /// Returns true if no question is to be asked.
+    pub(super) fn is_given(&self) -> bool {
+        self.yes
+    }
+
     /// Shows what a change would take from models, and asks before one that takes something from others than these, which are changed.
     /// With `--yes` there is no dry run and no question.
     ///
@@ -92,7 +97,7 @@ fn agreed(answer: &mut impl BufRead) -> Result<(), NotAgreed> {
 }
 
 /// Writes the consequences of a change for people, if there are any or they are not known.
-fn show(consequences: &Consequences) {
+pub(super) fn show(consequences: &Consequences) {
     if let Some(reason) = &consequences.consequences_unknown {
         output::note(format_args!(
             "what the change takes from other models is not known: {reason}"

@@ -1,5 +1,6 @@
 //! The subcommands for operators and clients of a gateway, one module each.
 
+mod apply;
 mod arguments;
 mod audit;
 mod backup;
@@ -9,6 +10,7 @@ mod dashboard;
 mod doctor;
 mod events;
 mod export;
+mod fleet;
 mod history;
 mod import;
 mod infer;
@@ -26,7 +28,7 @@ mod top;
 mod triton_folder;
 mod version_folders;
 
-pub(crate) use self::{consent::NotAgreed, serve::ServiceEnded};
+pub(crate) use self::{apply::Differs, consent::NotAgreed, serve::ServiceEnded};
 
 use packhorse_terminal::{context::Context, manual};
 
@@ -45,6 +47,8 @@ pub(crate) enum Command {
     /// Register, list, change and remove models
     #[command(subcommand)]
     Model(model::ModelCommand),
+    /// Make the cluster have the models, splits, limits and policy that the files of a folder declare
+    Apply(apply::ApplyArgs),
     /// Send an inference request
     Infer(Box<infer::InferArgs>),
     /// Show the state of the gateway, its nodes and its models
@@ -105,6 +109,7 @@ impl Command {
             Self::Export(_) => export::say_where_it_is(),
             Self::Import(args) => args.run(context),
             Self::Model(command) => command.run(context).await,
+            Self::Apply(args) => args.run(context).await,
             Self::Infer(args) => args.run(context).await,
             Self::Keys(command) => command.run(context).await,
             Self::Status(args) => args.run(context).await,

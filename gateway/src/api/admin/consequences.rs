@@ -37,6 +37,22 @@ pub(super) async fn change<T>(
     Ok(ChangeAnswer::Changed(Changed { view, consequences }))
 }
 
+/// Makes a change as [`change`] does, and without its consequences where they are not asked for and it is no dry run.
+pub(super) async fn change_as_asked<T>(
+    controller: &Controller,
+    dry_run: bool,
+    asks_for_consequences: bool,
+    commands: Vec<Command>,
+    make: impl Future<Output = Result<T, ApiError>>,
+) -> Result<ChangeAnswer<T>, ApiError> {
+    if asks_for_consequences || dry_run {
+        return change(controller, dry_run, commands, make).await;
+    }
+    let view = make.await?;
+    let consequences = Consequences::unknown(&"they were not asked for");
+    Ok(ChangeAnswer::Changed(Changed { view, consequences }))
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;

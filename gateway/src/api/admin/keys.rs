@@ -1,7 +1,9 @@
 //! `/v1/keys`: API keys of clients and admins.
 
 use axum::{Extension, Json, extract::State, http::StatusCode, response::IntoResponse};
-use packhorse_api::{AuditActor, CreatedKey, ErrorBody, KeyRequest, KeyRotation, KeyView};
+use packhorse_api::{
+    AuditActor, CreatedKey, ErrorBody, KeyChange, KeyRequest, KeyRotation, KeyView,
+};
 
 use super::{Admin, NO_STORE};
 use crate::{
@@ -61,6 +63,29 @@ pub(super) async fn show(
     Path(id): Path<String>,
 ) -> Result<Json<KeyView>, ApiError> {
     Ok(Json(admin.keys.get(&id)?))
+}
+
+/// Changes the limits of a key. They begin anew: requests that are in flight count for the former ones.
+#[utoipa::path(
+    patch, path = "/v1/keys/{id}", tag = "keys", security(("admin" = [])),
+    params(("id" = String, Path, description = "The key's identity")),
+    request_body = KeyChange,
+    responses(
+        (status = 200, body = KeyView),
+        (status = 400, description = "A field is out of its limits", body = ErrorBody),
+        (status = 404, description = "There is no such key", body = ErrorBody),
+        (status = "default", description = "Any other failure", body = ErrorBody),
+    )
+)]
+pub(super) async fn change(
+    State(admin): State<Admin>,
+    Extension(actor): Extension<AuditActor>,
+    Path(id): Path<String>,
+    JsonBody(change): JsonBody<KeyChange>,
+) -> Result<Json<KeyView>, ApiError> {
+    let view = admin.keys.change(actor, &id, change).await?;
+    tracing::info!(key.id = id, "the limits of a key were changed");
+    Ok(Json(view))
 }
 
 /// Deletes a key. From now on it is not valid any more.

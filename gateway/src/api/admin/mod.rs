@@ -301,7 +301,7 @@ fn admin_routes(memory: &MemoryBudget) -> OpenApiRouter<Admin> {
         .routes(routes!(nodes::remove))
         .routes(routes!(node_tokens::create))
         .routes(routes!(keys::list, keys::create))
-        .routes(routes!(keys::show, keys::delete))
+        .routes(routes!(keys::show, keys::change, keys::delete))
         .routes(routes!(keys::rotate))
         .routes(routes!(audit::list))
         .routes(routes!(plans::current))

@@ -9,8 +9,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use packhorse_api::{
-    AuditActor, ChangeAnswer, Changed, Consequences, DryRunAnswer, ErrorBody, ModelChange,
-    ModelRegistration, ModelView, Promotion, RemovedModel,
+    AuditActor, ChangeAnswer, Changed, DryRunAnswer, ErrorBody, ModelChange, ModelRegistration,
+    ModelView, Promotion, RemovedModel,
 };
 use packhorse_cluster::{
     ArtifactDigest, ModelId, ModelName, ModelSpec, ModelSpecError, ModelVersion, Percent,
@@ -55,6 +55,10 @@ pub(super) struct ChangedVersion {
     /// True to check the change and answer its consequences, without making it.
     #[serde(default)]
     dry_run: bool,
+    /// False to answer without the consequences, for which two plans are made: for programs that make many changes.
+    #[serde(default = "asks_by_default")]
+    #[param(required = false)]
+    consequences: bool,
 }
 
 /// The treatment of a registered version of the same name and version, and the choice between the registration and its dry run.
@@ -69,15 +73,14 @@ pub(super) struct RegistrationMode {
     #[serde(default)]
     dry_run: bool,
     /// False to answer without the consequences, for which two plans are made: for programs that register many models.
-    #[serde(default = "RegistrationMode::by_default")]
+    #[serde(default = "asks_by_default")]
     #[param(required = false)]
     consequences: bool,
 }
 
-impl RegistrationMode {
-    fn by_default() -> bool {
-        true
-    }
+/// The default for whether a change is answered with its consequences.
+fn asks_by_default() -> bool {
+    true
 }
 
 /// Registers a version of a model. The registration is durable once it is answered; `GET` then returns the state of the model.
@@ -139,13 +142,9 @@ pub(super) async fn register(
         };
         Ok(view??)
     };
-    let answer = if mode.consequences || dry_run {
-        consequences::change(&controller, dry_run, vec![command], make).await?
-    } else {
-        let consequences = Consequences::unknown(&"they were not asked for");
-        let view = make.await?;
-        ChangeAnswer::Changed(Changed { view, consequences })
-    };
+    let asks = mode.consequences;
+    let answer =
+        consequences::change_as_asked(&controller, dry_run, asks, vec![command], make).await?;
     let ChangeAnswer::Changed(Changed { view, .. }) = &answer else {
         return Ok(Json(answer).into_response());
     };
@@ -199,9 +198,12 @@ pub(super) async fn change(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
-    Query(ChangedVersion { version, dry_run }): Query<ChangedVersion>,
+    Query(changed): Query<ChangedVersion>,
     JsonBody(change): JsonBody<ModelChange>,
 ) -> Result<Json<ChangeAnswer<ModelView>>, ApiError> {
+    let ChangedVersion {
+        version, dry_run, ..
+    } = changed;
     let controller = admin.controller.by(actor);
     let splits = change.split.is_some() || change.sticky.is_some();
     if splits && version.is_some() {
@@ -238,7 +240,8 @@ pub(super) async fn change(
     let of_version = |c| Command::ChangeModel(name.clone(), version, c);
     commands.extend(spec.clone().map(of_version));
     let make = make_change(&controller, name, version, split, spec);
-    let answer = consequences::change(&controller, dry_run, commands, make).await?;
+    let asks = changed.consequences;
+    let answer = consequences::change_as_asked(&controller, dry_run, asks, commands, make).await?;
     Ok(Json(answer))
 }
 
@@ -335,8 +338,11 @@ pub(super) async fn remove(
     State(admin): State<Admin>,
     Extension(actor): Extension<AuditActor>,
     Path(name): Path<ModelName>,
-    Query(ChangedVersion { version, dry_run }): Query<ChangedVersion>,
+    Query(changed): Query<ChangedVersion>,
 ) -> Result<Json<ChangeAnswer<RemovedModel>>, ApiError> {
+    let ChangedVersion {
+        version, dry_run, ..
+    } = changed;
     let controller = admin.controller.by(actor);
     let command = Command::RemoveModel(name.clone(), version);
     let make = async {
@@ -344,7 +350,9 @@ pub(super) async fn remove(
         let removed = name;
         Ok(RemovedModel { removed, version })
     };
-    let answer = consequences::change(&controller, dry_run, vec![command], make).await?;
+    let asks = changed.consequences;
+    let answer =
+        consequences::change_as_asked(&controller, dry_run, asks, vec![command], make).await?;
     Ok(Json(answer))
 }
 

@@ -291,6 +291,42 @@ async fn a_rotated_key_is_valid_for_its_overlap_and_keys_outlive_a_restart() {
 }
 
 #[tokio::test]
+async fn changed_limits_hold_at_once_and_after_a_restart() {
+    let gateway = Gateway::with_flags(&["--inference-keys=required"]).await;
+    let limits = json!({"name": "k", "scopes": ["infer:*"], "rate_rps": 1.0, "max_in_flight": 7});
+    let created = create(&gateway, limits).await;
+    let status = async |gateway: &Gateway| infer(gateway, "m", Some(key(&created))).await.status;
+    assert_eq!(status(&gateway).await, 404);
+    assert_eq!(status(&gateway).await, 429, "one request/s is the limit");
+    let path = format!("/v1/keys/{}", created["id"].as_str().unwrap());
+    let change = json!({"rate_rps": null, "model_limits": [{"model": "x*", "max_in_flight": 2}]});
+    let changed = gateway.patch(&path, &change).await.ok(200);
+    assert_eq!(changed["rate_rps"], json!(null));
+    assert_eq!(changed["max_in_flight"], 7, "it was not named");
+    assert_eq!(changed["model_limits"][0]["model"], "x*");
+    for _ in 0..3 {
+        assert_eq!(status(&gateway).await, 404, "the limit is gone");
+    }
+    for (change, field) in [
+        (json!({"rate_rps": 0}), "rate_rps"),
+        (json!({"max_in_flight": 0}), "max_in_flight"),
+        (
+            json!({"model_limits": [{"model": "", "rate_rps": 1}]}),
+            "model_limits[0].model",
+        ),
+        (json!({"name": "other"}), "name"),
+    ] {
+        let error = gateway.patch(&path, &change).await.error(400);
+        assert!(error.contains(field), "{error}");
+    }
+    let gateway = gateway.restarted().await;
+    let kept = gateway.get(&path).await.ok(200);
+    for field in ["rate_rps", "max_in_flight", "model_limits"] {
+        assert_eq!(kept[field], changed[field], "{field}");
+    }
+}
+
+#[tokio::test]
 async fn wrong_properties_of_a_key_are_refused_by_name() {
     let gateway = Gateway::start().await;
     let good = json!({"name": "k", "scopes": ["read"]});

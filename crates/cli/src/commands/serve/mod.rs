@@ -20,10 +20,8 @@ use tokio::{
     time::sleep,
 };
 
-use self::{
-    model_repository::{ModelRepository, Undescribed},
-    services::Services,
-};
+use self::services::Services;
+use crate::commands::fleet::{FleetFolder, Undescribed};
 
 pub(crate) use self::services::ServiceEnded;
 
@@ -133,7 +131,7 @@ impl ServeArgs {
         {
             // Read first, so that a wrong path does not cost a start, and beside this thread, which heeds the signals.
             Some(folder) => {
-                let read = spawn_blocking(move || ModelRepository::read(&folder));
+                let read = spawn_blocking(move || model_repository::read(&folder));
                 tokio::select! {
                     models = read => Some(models??),
                     () = signals.next() => return Ok(()),
@@ -158,7 +156,7 @@ impl ServeArgs {
     async fn serve(
         &self,
         context: &Context,
-        models: Option<ModelRepository>,
+        models: Option<FleetFolder>,
         services: &mut Services,
     ) -> anyhow::Result<()> {
         let state_dir = match &self.state_dir {
@@ -229,7 +227,7 @@ impl ServeArgs {
                     sleep(POLL_INTERVAL).await;
                 }
                 if let Some(models) = models {
-                    models.register(&admin, &undescribed).await?;
+                    model_repository::register(models, &admin, &undescribed).await?;
                 }
                 while !inference.ready().await? {
                     sleep(POLL_INTERVAL).await;
