@@ -27,6 +27,7 @@ use crate::{
     },
     grafana::GrafanaUrl,
     ip_network::IpNetwork,
+    store::StoreUrl,
     telemetry::{Buckets, OtlpEndpoint, SampleRatio, TraceSettings},
 };
 
@@ -116,6 +117,16 @@ pub struct Options {
     /// Folder for the database, model files and tokens [default: packhorse in the user's data folder, ~/.local/share]
     #[arg(long, env = "PACKHORSE_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+
+    /// Database: sqlite:PATH, or postgres://USER@HOST/DATABASE, whose user may change tables; a password is better in PACKHORSE_STORE or PGPASSWORD
+    /// than on the command line [default: packhorse.db in the state folder]
+    #[arg(
+        long,
+        env = "PACKHORSE_STORE",
+        value_name = "URL",
+        hide_env_values = true
+    )]
+    pub store: Option<StoreUrl>,
 
     /// Address of the inference listener; port 0 chooses a free port
     #[arg(
@@ -502,6 +513,8 @@ pub struct Options {
 pub struct Settings {
     /// The folder of the database, the model files and the tokens.
     pub state_dir: PathBuf,
+    /// The database; `None` if it is in the state folder.
+    pub store: Option<StoreUrl>,
     /// The inference listener.
     pub listen: SocketAddr,
     /// The gRPC listener.
@@ -652,6 +665,7 @@ impl Options {
         let admin_tls = server_files(self.admin_tls_cert, self.admin_tls_key);
         Ok(Settings {
             state_dir,
+            store: self.store,
             listen: self.listen,
             grpc_listen,
             admin_tls: admin_tls.or_else(|| tls.clone()),

@@ -35,10 +35,15 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let app = App::start(settings)
         .await
         .context("the gateway cannot start")?;
+    let mut successor = None;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         () = supervisor.gone() => {}
+        by = app.superseded() => {
+            tracing::error!(by, "another gateway has taken the database");
+            successor = Some(by);
+        }
         task = app.failed() => anyhow::bail!("the {task} has ended; its panic is in the log above"),
     }
     tokio::select! {
@@ -47,5 +52,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    Ok(())
+    match successor {
+        Some(by) => anyhow::bail!("another gateway has taken the database: {by}"),
+        None => Ok(()),
+    }
 }
