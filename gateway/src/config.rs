@@ -28,6 +28,7 @@ use crate::{
     grafana::GrafanaUrl,
     ip_network::IpNetwork,
     store::StoreUrl,
+    store_command::StoreCommand,
     telemetry::{Buckets, OtlpEndpoint, SampleRatio, TraceSettings},
 };
 
@@ -106,14 +107,31 @@ impl GrpcListen {
     }
 }
 
+/// What the program does in place of running a gateway.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum OfflineCommand {
+    /// Work on databases while no gateway runs
+    #[command(subcommand)]
+    Store(StoreCommand),
+}
+
 /// The Packhorse gateway: answers inference requests and decides which model runs where.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "packhorse-gateway", version, after_help = EXAMPLES)]
+#[command(
+    name = "packhorse-gateway",
+    version,
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true
+)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "they are flags of a command line"
 )]
 pub struct Options {
+    /// What is done in place of running a gateway.
+    #[command(subcommand)]
+    pub command: Option<OfflineCommand>,
+
     /// Folder for the database, model files and tokens [default: packhorse in the user's data folder, ~/.local/share]
     #[arg(long, env = "PACKHORSE_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,

@@ -28,7 +28,9 @@ mod settings;
 mod splits;
 mod sqlite;
 mod store_url;
+mod tables;
 mod transaction;
+mod transfer;
 
 use std::{path::Path, str::FromStr, sync::Arc};
 
@@ -51,6 +53,8 @@ pub use identity::{
 pub use models::InsertModelError;
 pub use plans::{PlanSummaryRecord, PlanTotals};
 pub use store_url::{InvalidStoreUrl, PostgresUrl, StoreUrl};
+pub use tables::{ColumnKind, TABLES, Table};
+pub use transfer::{TransferError, transfer};
 
 use database::Database;
 use hold::Hold;
@@ -92,7 +96,7 @@ impl Store {
         match url {
             StoreUrl::Sqlite(file) => Self::open(file).await,
             StoreUrl::Postgres(url) => {
-                let (database, hold) = postgres::open(url).await?;
+                let (database, hold) = postgres::open(url, "packhorse-gateway").await?;
                 Self::ready(database, Engine::Postgres(hold)).await
             }
         }

@@ -24,9 +24,12 @@ const SETTINGS: &str = "SET statement_timeout = 8000; SET lock_timeout = 5000; S
      SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3; \
      SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'";
 
-/// Takes hold of a database, and migrates its tables.
-pub(super) async fn open(url: &PostgresUrl) -> Result<(Database, Hold), OpenStoreError> {
-    let hold = Hold::take(url, "packhorse-gateway").await?;
+/// Takes hold of a database for a program, and migrates its tables.
+pub(super) async fn open(
+    url: &PostgresUrl,
+    program: &str,
+) -> Result<(Database, Hold), OpenStoreError> {
+    let hold = Hold::take(url, program).await?;
     let failed = |source| OpenStoreError::Server {
         url: url.clone(),
         source,
