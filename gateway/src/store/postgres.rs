@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sqlx::{
-    Executor as _,
+    AnyConnection, Connection as _, Executor as _,
     any::{AnyConnectOptions, AnyPoolOptions, install_default_drivers},
 };
 
@@ -34,11 +34,15 @@ pub(super) async fn open(
         url: url.clone(),
         source,
     };
-    let database = connect(url).await.map_err(failed)?;
+    install_default_drivers();
+    // On a session without time limits: a table may be large.
+    let mut session = AnyConnection::connect(url.secret()).await.map_err(failed)?;
     migrations::of_postgres()
-        .run(&database.pool)
+        .run(&mut session)
         .await
         .map_err(OpenStoreError::Migrate)?;
+    session.close().await.map_err(failed)?;
+    let database = connect(url).await.map_err(failed)?;
     hold.register(&database).await.map_err(failed)?;
     Ok((database, hold))
 }
