@@ -39,9 +39,8 @@ impl Postgres {
             }
         };
         // Short, as the path of a socket is at most 107 bytes long.
-        let folder = tempfile::Builder::new()
-            .prefix("packhorse-pg-")
-            .tempdir_in("/tmp")?;
+        let folder = PathBuf::from(format!("/tmp/packhorse-pg-{}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&folder)?;
         // PostgreSQL refuses root.
         let as_nobody = fs::metadata(&folder)?.uid() == 0;
         if as_nobody {

@@ -71,11 +71,8 @@ async fn a_session_that_ends_at_any_statement_loses_nothing_that_is_acknowledged
     let (mut struck, mut refused, mut uncertain) = (BTreeMap::<String, usize>::new(), 0, 0);
     for at in 0..most {
         for fate in [Fate::Before, Fate::After] {
-            let since = std::time::Instant::now();
             let mut behind = behind(&server, &proxy).await;
-            eprintln!("{at} {fate:?} opened {:?}", since.elapsed());
             for act in 0..ACTS {
-                let since = std::time::Instant::now();
                 proxy.expect(Some((at, fate)));
                 let done = carry_out(act, &behind.store).await;
                 let (_, statement) = proxy.seen();
@@ -85,16 +82,15 @@ async fn a_session_that_ends_at_any_statement_loses_nothing_that_is_acknowledged
                     *struck.entry(word).or_default() += 1;
                 }
                 let what = format!("act {act}, round trip {at} {fate:?}: {statement:?}");
-                let took = since.elapsed();
-                let rows = found(&mut behind).await;
-                if took > Duration::from_millis(150) {
-                    eprintln!("{what} {took:?} {:?}", since.elapsed());
+                if statement.is_none() {
+                    assert_eq!(done, Ok(()), "{what}");
+                    continue;
                 }
+                let rows = found(&mut behind).await;
                 if done == Ok(()) {
                     assert_eq!(rows, expected[act + 1], "{what}: acknowledged");
                     continue;
                 }
-                assert!(statement.is_some(), "{what}: refused without a reason");
                 assert_eq!(done, Err(Refused::Uncertain), "{what}");
                 refused += 1;
                 if fate == Fate::After && statement.as_deref() == Some("COMMIT") {

@@ -56,6 +56,7 @@ impl Proxy {
         let proxy = this.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
+                client.set_nodelay(true).unwrap();
                 // A server that is down refuses, and so does this.
                 if let Ok(server) = UnixStream::connect(&socket).await {
                     tokio::spawn(proxy.clone().carry(client, server, admin_url.clone()));
