@@ -136,12 +136,12 @@ pub struct Options {
     #[arg(long, env = "PACKHORSE_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Database: sqlite:PATH, or postgres://USER@HOST/DATABASE, whose user may change tables; a password is better in PACKHORSE_STORE or PGPASSWORD
-    /// than on the command line [default: packhorse.db in the state folder]
+    /// Database: a file of SQLite, or a database of PostgreSQL; a password is better in the variable than on the command line [default: packhorse.db in
+    /// the state folder]
     #[arg(
         long,
         env = "PACKHORSE_STORE",
-        value_name = "URL",
+        value_name = "sqlite:PATH|postgres://USER@HOST/DATABASE",
         hide_env_values = true
     )]
     pub store: Option<StoreUrl>,

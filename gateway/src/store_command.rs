@@ -12,7 +12,7 @@ pub enum StoreCommand {
         after_help = "Example:\n  packhorse store migrate --from sqlite:/var/lib/packhorse/packhorse.db --to postgres://packhorse@db/packhorse"
     )]
     Migrate {
-        /// Database of the cluster, which stays as it is: sqlite:PATH or postgres://USER@HOST/DATABASE
+        /// Database of the cluster, as in --store of the gateway; it stays as it is
         #[arg(
             long,
             value_name = "URL",
@@ -20,7 +20,7 @@ pub enum StoreCommand {
             hide_env_values = true
         )]
         from: StoreUrl,
-        /// Database without rows, or a file that does not exist
+        /// Database without rows, or a file of SQLite that does not exist
         #[arg(
             long,
             value_name = "URL",

@@ -30,14 +30,10 @@ impl Postgres {
     /// # Errors
     /// If there is none, or it does not start.
     pub(crate) fn start() -> anyhow::Result<Self> {
-        let programs = match programs() {
-            Some(programs) => programs,
-            None => {
-                debian::install(&["postgresql"])
-                    .map_err(|e| anyhow::anyhow!("no PostgreSQL: {e}"))?;
-                programs().context("Debian's postgresql has no initdb")?
-            }
-        };
+        if programs().is_none() {
+            debian::install(&["postgresql"]).map_err(|e| anyhow::anyhow!("no PostgreSQL: {e}"))?;
+        }
+        let programs = programs().context("Debian's postgresql has no initdb")?;
         // Short, as the path of a socket is at most 107 bytes long.
         let folder = PathBuf::from(format!("/tmp/packhorse-pg-{}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&folder)?;
@@ -59,7 +55,7 @@ impl Postgres {
         let data = &folder.join("data");
         let made = command("initdb")
             .arg("-D")
-            .arg(&data)
+            .arg(data)
             .args([
                 "-U",
                 "packhorse",
@@ -85,7 +81,7 @@ impl Postgres {
         ];
         let server = command("postgres")
             .arg("-D")
-            .arg(&data)
+            .arg(data)
             .arg("-k")
             .arg(&folder)
             .args(settings.iter().flat_map(|setting| ["-c", setting]))

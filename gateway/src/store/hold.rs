@@ -94,8 +94,16 @@ impl Hold {
         Ok(())
     }
 
+    /// Begins a transaction of this gateway.
+    pub(super) async fn begin(&self, database: &Database) -> Result<Transaction, StoreError> {
+        self.confirm().await?;
+        let mut transaction = Transaction::begin(database).await?;
+        self.claim(&mut transaction).await?;
+        Ok(transaction)
+    }
+
     /// Checks that the lock is this gateway's, and takes it again if its session was lost.
-    pub(super) async fn confirm(&self) -> Result<(), StoreError> {
+    async fn confirm(&self) -> Result<(), StoreError> {
         let successor = self.0.successor.borrow().clone();
         if let Some(by) = successor {
             return Err(StoreError::Superseded(by));
@@ -136,7 +144,7 @@ impl Hold {
     }
 
     /// Locks the row of the holder for this transaction, and checks that it is this gateway's.
-    pub(super) async fn claim(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
+    async fn claim(&self, transaction: &mut Transaction) -> Result<(), StoreError> {
         let row = sqlx::query("SELECT id, name FROM holder WHERE singleton = 1 FOR UPDATE")
             .fetch_optional(transaction)
             .await?;

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use sqlx::{
-    AssertSqlSafe, SqlSafeStr as _, SqlStr,
+    AssertSqlSafe, SqlSafeStr, SqlStr,
     migrate::{Migration, MigrationType, Migrator},
 };
 
@@ -42,12 +42,14 @@ const FILES: [(&str, &str, &str); 24] = migrations![
     "0024" "holder",
 ];
 
-/// The number of the newest migration.
-pub(super) const NEWEST: i64 = FILES.len() as i64;
+/// Returns the number of the newest migration.
+pub(super) fn newest() -> i64 {
+    i64::try_from(FILES.len()).unwrap_or(i64::MAX)
+}
 
 /// Brings a database of SQLite to this version's tables.
 pub(super) fn of_sqlite() -> Migrator {
-    migrator(|text| text.into_sql_str())
+    migrator(SqlSafeStr::into_sql_str)
 }
 
 /// Brings a database of PostgreSQL to this version's tables.

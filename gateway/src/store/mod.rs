@@ -120,10 +120,8 @@ impl Store {
         let Engine::Postgres(hold) = &self.engine else {
             return Ok(Transaction::begin(&self.database).await?);
         };
-        hold.confirm().await?;
-        let mut transaction = Transaction::begin(&self.database).await?;
-        hold.claim(&mut transaction).await?;
-        Ok(transaction)
+        // On the heap, so that the futures of all writes stay small.
+        Box::pin(hold.begin(&self.database)).await
     }
 
     /// Carries out a statement of the gateway itself, and returns how many rows it has changed.

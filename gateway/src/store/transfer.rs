@@ -165,11 +165,11 @@ impl Source {
             Err(sqlx::Error::Database(_)) => return Err(no_cluster()),
             Err(e) => return Err(e.into()),
         };
-        if found != migrations::NEWEST {
+        if found != migrations::newest() {
             return Err(TransferError::OtherVersion {
                 url: url.clone(),
                 found,
-                expected: migrations::NEWEST,
+                expected: migrations::newest(),
             });
         }
         match count(&self.database, "cluster").await? {

@@ -26,6 +26,10 @@ pub(crate) struct Server {
 }
 
 /// Returns the URL of a server that others share, if the environment names one.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a test has no command line of its own"
+)]
 pub(crate) fn shared() -> Option<String> {
     std::env::var(VARIABLE).ok().filter(|url| !url.is_empty())
 }
@@ -55,7 +59,7 @@ impl Server {
             arguments: Vec::new(),
             process: None,
         };
-        this.own(&[this.folder.path().to_owned()]);
+        Self::own(&[this.folder.path().to_owned()]);
         let initialised = this
             .command("initdb")
             .arg("-D")
@@ -72,13 +76,13 @@ impl Server {
         this.arguments = arguments(this.folder.path());
         let files = fs::read_dir(this.folder.path()).unwrap();
         let files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
-        this.own(&files);
+        Self::own(&files);
         this.resume();
         Some(this)
     }
 
     /// Gives files to the user of the server, who is not root.
-    fn own(&self, files: &[PathBuf]) {
+    fn own(files: &[PathBuf]) {
         if is_root() {
             let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
             for file in files {
@@ -104,6 +108,10 @@ impl Server {
     }
 
     /// Starts the server again after [`Server::kill`].
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a server that does not start is waited for in real time"
+    )]
     pub(crate) fn resume(&mut self) {
         let log = fs::OpenOptions::new()
             .append(true)
