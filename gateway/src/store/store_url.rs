@@ -137,7 +137,7 @@ mod tests {
             ("/a/b.db", "expected sqlite:PATH or postgres://"),
             ("sqlite:", "expected a path"),
             ("postgres://h:port/d", "the URL of PostgreSQL is invalid"),
-            ("postgres://h/d?sslmode=maybe", "sslmode"),
+            ("postgres://h/d?sslmode=maybe", "unknown value"),
         ] {
             let error = text.parse::<StoreUrl>().unwrap_err().to_string();
             assert!(error.contains(reason), "{text}: {error}");

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 450037ffb3fa60941b8e06775d4cc3818ce3fab24d13160a94b8b15af281f18a) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 052fae81498c2b7d8b89db7576b3d679550fe5a9abc3d5fc6884979457b46b68) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;
