@@ -46,7 +46,7 @@ def said_by(program: str, *command: str) -> str:
 
 def variables(program: str, *command: str) -> set[str]:
     """The environment variables that a program says it reads."""
-    return set(re.findall(r"\[env:\s+(\w+)=", said_by(program, *command)))
+    return set(re.findall(r"\[env:\s+(\w+)[=\]]", said_by(program, *command)))
 
 
 def flags(program: str, *command: str) -> set[str]:
