@@ -139,3 +139,25 @@ fn programs() -> Option<PathBuf> {
         .filter(|folder| folder.join("initdb").is_file())
         .max()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_answers_at_its_url_and_leaves_nothing_behind() {
+        let Some(programs) = programs() else {
+            println!("skipped: the machine has no PostgreSQL");
+            return;
+        };
+        let server = Postgres::start().unwrap();
+        let mut psql = Command::new(programs.join("psql"));
+        psql.arg(server.url()).args(["-At", "-c", "SELECT 6 * 7"]);
+        let answer = psql.output().unwrap();
+        assert_eq!(answer.stdout, b"42\n", "{answer:?}");
+        let (folder, process) = (server.folder.clone(), server.server.id());
+        drop(server);
+        assert!(!folder.exists());
+        assert!(!PathBuf::from(format!("/proc/{process}")).exists());
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::PostgresUrl;
+use super::store_url::PostgresUrl;
 
 /// The reason why the database cannot be opened.
 #[derive(Debug, thiserror::Error)]

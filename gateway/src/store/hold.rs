@@ -17,10 +17,11 @@ use tokio::{
 };
 
 use super::{
-    OpenStoreError, PostgresUrl, StoreError,
+    clock::unix_ms,
     database::{Database, Patience},
+    errors::{OpenStoreError, StoreError},
+    store_url::PostgresUrl,
     transaction::Transaction,
-    unix_ms,
 };
 
 /// The first half of the lock's number; the second one is of the schema.

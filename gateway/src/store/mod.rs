@@ -6,6 +6,7 @@
 mod artifacts;
 mod audit;
 mod backup;
+mod clock;
 mod cluster;
 mod database;
 mod errors;
@@ -44,6 +45,7 @@ use crate::audit::Act;
 
 pub use audit::WhichEntries;
 pub use backup::{Snapshot, SnapshotError};
+pub(crate) use clock::unix_ms;
 pub use errors::{OpenStoreError, StoreError};
 pub use events::StoredEvent;
 pub use files::{ArtifactFiles, OpenArtifactError, ReceiveError, Received};
@@ -160,19 +162,6 @@ impl Store {
             Engine::Postgres(hold) => hold.give_back().await,
         }
     }
-}
-
-/// Returns the current time, in milliseconds since 1970.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the store is where wall-clock times are written"
-)]
-pub(crate) fn unix_ms() -> i64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| {
-            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
-        })
 }
 
 /// Reads an unsigned number.

@@ -8,10 +8,11 @@ use sqlx::{
 };
 
 use super::{
-    OpenStoreError, PostgresUrl,
     database::{Database, Patience},
+    errors::OpenStoreError,
     hold::{CONNECT_LIMIT, Hold},
     migrations,
+    store_url::PostgresUrl,
 };
 
 /// The time for which the server may not answer a statement.

@@ -10,8 +10,8 @@ use sqlx::{
 use tokio::sync::Mutex;
 
 use super::{
-    OpenStoreError,
     database::{Database, Patience},
+    errors::OpenStoreError,
     migrations,
 };
 
