@@ -98,7 +98,7 @@ def sentence(words: list[str]) -> str:
     """The meaning of a flag on one line, with its default, values and variable at the end."""
     text = " ".join(" ".join(words).split())
     text = re.sub(r" ?Possible values:(.*?)(?= \[|$)", lambda match: ". " + re.sub(r" - ([\w-]+): ", r"; `\1`: ", match[1]).lstrip("; "), text)
-    text = re.sub(r"\[env: (\w+)=[^]]*\]", r"[variable: `\1`]", text)
+    text = re.sub(r"\[env: (\w+)(?:=[^]]*)?\]", r"[variable: `\1`]", text)
     text = re.sub(r"\[default: (\S+)\]", r"[default: `\1`]", text)
     return text.replace("<", "&lt;").replace("*", "\\*")
 

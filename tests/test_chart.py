@@ -46,7 +46,7 @@ def said_by(program: str, *command: str) -> str:
 
 def variables(program: str, *command: str) -> set[str]:
     """The environment variables that a program says it reads."""
-    return set(re.findall(r"\[env:\s+(\w+)=", said_by(program, *command)))
+    return set(re.findall(r"\[env:\s+(\w+)[=\]]", said_by(program, *command)))
 
 
 def flags(program: str, *command: str) -> set[str]:
@@ -290,8 +290,15 @@ def test_a_gateway_starts_with_the_environment_that_is_rendered(values: str, tmp
         "/run/secrets/packhorse-tls/tls.key": certificates / "gateway.key",
         "/run/secrets/packhorse": secrets,
     }
+    # What the Secret of the database has in its key `url`.
+    databases = {"packhorse-database": f"sqlite:{tmp_path / 'database/packhorse.db'}"}
     environment = {}
     for variable in container(objects(values), "gateway")["env"]:
+        if "valueFrom" in variable:
+            source = variable["valueFrom"]["secretKeyRef"]
+            assert (variable["name"], source["key"]) == ("PACKHORSE_STORE", "url")
+            environment[variable["name"]] = databases[source["name"]]
+            continue
         value = re.sub(r"^0\.0\.0\.0:\d+$", "127.0.0.1:0", variable["value"])
         for there, here in places.items():
             value = value.replace(there, str(here)) if value.startswith(there) else value

@@ -140,7 +140,7 @@ impl App {
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let policy = settings.policy.as_deref().map(packhorse_placement::policy);
         let policy = policy.transpose().map_err(StartError::Policy)?;
-        let state = GatewayDir::open(&settings.state_dir)?;
+        let state = GatewayDir::open(&settings.state_dir, settings.store.clone())?;
         let (admin_token, agent_token) = tokens(&settings, &state)?;
         let link_secret = link_secret(&settings)?;
         let tls = ListenersTls::open(&settings)?;
@@ -149,7 +149,7 @@ impl App {
         let wake_latency = wake_latency.transpose().map_err(StartError::WakeLatency)?;
         let tasks = Tasks::default();
         state.check_database(settings.new_cluster).await?;
-        let store = Store::open(&state.database()).await?;
+        let store = Store::open_at(state.store()).await?;
         let node_tokens = store.node_tokens().await?;
         let keys = Keyring::open(store.clone(), &tasks).await?;
         let credentials = Credentials::new(
@@ -269,6 +269,12 @@ impl App {
     /// it serves nothing, or does a part of its work never again. Returns its name.
     pub async fn failed(&self) -> &'static str {
         self.tasks.failed().await
+    }
+
+    /// Looks after the hold on a database that gateways could share, and waits until another gateway has it: this one can change nothing any more.
+    /// Returns which.
+    pub async fn superseded(&self) -> String {
+        self.store.superseded().await
     }
 
     /// Is no longer ready, but serves for the lame-duck time; then takes no new requests, answers the present ones within the grace

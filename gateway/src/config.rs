@@ -27,6 +27,8 @@ use crate::{
     },
     grafana::GrafanaUrl,
     ip_network::IpNetwork,
+    store::StoreUrl,
+    store_command::StoreCommand,
     telemetry::{Buckets, OtlpEndpoint, SampleRatio, TraceSettings},
 };
 
@@ -105,17 +107,44 @@ impl GrpcListen {
     }
 }
 
+/// What the program does in place of running a gateway.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum OfflineCommand {
+    /// Work on databases while no gateway runs
+    #[command(subcommand)]
+    Store(StoreCommand),
+}
+
 /// The Packhorse gateway: answers inference requests and decides which model runs where.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "packhorse-gateway", version, after_help = EXAMPLES)]
+#[command(
+    name = "packhorse-gateway",
+    version,
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true
+)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "they are flags of a command line"
 )]
 pub struct Options {
+    /// What is done in place of running a gateway.
+    #[command(subcommand)]
+    pub command: Option<OfflineCommand>,
+
     /// Folder for the database, model files and tokens [default: packhorse in the user's data folder, ~/.local/share]
     #[arg(long, env = "PACKHORSE_STATE_DIR", value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
+
+    /// Database: a file of SQLite, or a database of PostgreSQL; a password is better in the variable than on the command line [default: packhorse.db in
+    /// the state folder]
+    #[arg(
+        long,
+        env = "PACKHORSE_STORE",
+        value_name = "sqlite:PATH|postgres://USER@HOST/DATABASE",
+        hide_env_values = true
+    )]
+    pub store: Option<StoreUrl>,
 
     /// Address of the inference listener; port 0 chooses a free port
     #[arg(
@@ -502,6 +531,8 @@ pub struct Options {
 pub struct Settings {
     /// The folder of the database, the model files and the tokens.
     pub state_dir: PathBuf,
+    /// The database; `None` if it is in the state folder.
+    pub store: Option<StoreUrl>,
     /// The inference listener.
     pub listen: SocketAddr,
     /// The gRPC listener.
@@ -652,6 +683,7 @@ impl Options {
         let admin_tls = server_files(self.admin_tls_cert, self.admin_tls_key);
         Ok(Settings {
             state_dir,
+            store: self.store,
             listen: self.listen,
             grpc_listen,
             admin_tls: admin_tls.or_else(|| tls.clone()),

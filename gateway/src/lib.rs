@@ -23,6 +23,7 @@ pub mod serve;
 mod sessions;
 pub mod state_dir;
 pub mod store;
+pub mod store_command;
 pub mod tasks;
 pub mod telemetry;
 mod tenant;

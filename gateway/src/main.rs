@@ -4,7 +4,11 @@ use anyhow::Context as _;
 // Linked in place of the C library's `malloc`, which Rust's allocator calls. It keeps the memory of large bodies instead of returning it to the kernel and
 // faulting it in again for every request. As Rust's allocator itself it would take longer, because it would get every request with an alignment.
 use mimalloc as _;
-use packhorse_gateway::{app::App, config::Options, health_check};
+use packhorse_gateway::{
+    app::App,
+    config::{OfflineCommand, Options},
+    health_check,
+};
 use packhorse_service::{print_manual_page, survive_hang_up};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -22,6 +26,9 @@ fn main() -> anyhow::Result<()> {
 }
 
 async fn run(options: Options) -> anyhow::Result<()> {
+    if let Some(OfflineCommand::Store(command)) = options.command {
+        return Ok(command.run().await?);
+    }
     if options.check_health {
         return Ok(health_check::check(options.listen, options.tls_cert.is_some()).await?);
     }
@@ -35,10 +42,15 @@ async fn run(options: Options) -> anyhow::Result<()> {
     let app = App::start(settings)
         .await
         .context("the gateway cannot start")?;
+    let mut successor = None;
     tokio::select! {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         () = supervisor.gone() => {}
+        by = app.superseded() => {
+            tracing::error!(by, "another gateway has taken the database");
+            successor = Some(by);
+        }
         task = app.failed() => anyhow::bail!("the {task} has ended; its panic is in the log above"),
     }
     tokio::select! {
@@ -47,5 +59,8 @@ async fn run(options: Options) -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    Ok(())
+    match successor {
+        Some(by) => anyhow::bail!("another gateway has taken the database: {by}"),
+        None => Ok(()),
+    }
 }

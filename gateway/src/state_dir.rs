@@ -11,12 +11,18 @@ use std::{
 use packhorse_service::{StateDir, StateDirError};
 use rand::{TryRng as _, rngs::SysRng};
 
-use crate::store::{DatabaseContents, StoreIdentity, UnusableDatabase, has_model_files};
+use crate::store::{
+    DatabaseContents, PostgresUrl, StoreIdentity, StoreUrl, UnusableDatabase, UnusableServer,
+    has_model_files,
+};
 
 /// The gateway's state folder, locked against a second gateway until this is dropped.
 #[derive(Debug)]
 pub struct GatewayDir {
     dir: StateDir,
+    /// The folder of the database, where it is another one.
+    database_dir: Option<StateDir>,
+    store: StoreUrl,
 }
 
 /// A secret that cannot be read or created.
@@ -57,6 +63,15 @@ pub enum CheckDatabaseError {
         #[source]
         source: UnusableDatabase,
     },
+    /// It is PostgreSQL's, and not the one that belongs to the folder, or cannot be read.
+    #[error("--store: {url}")]
+    Server {
+        /// The database.
+        url: PostgresUrl,
+        /// The fault, with the cure.
+        #[source]
+        source: UnusableServer,
+    },
     /// The folder cannot be read or changed.
     #[error(transparent)]
     Folder(#[from] StateDirError),
@@ -87,21 +102,41 @@ impl GatewayDir {
         Self::HISTORY,
     ];
 
-    /// Opens and locks the folder. If it does not exist, it is created for its owner only.
+    /// Opens and locks the folder. If it does not exist, it is created for its owner only. The database is in the folder, or in `store`; the
+    /// folder of a file is locked, too.
     ///
     /// # Errors
-    /// If another process uses the folder, or it cannot be written.
-    pub fn open(path: &Path) -> Result<Self, StateDirError> {
-        let this = Self {
-            dir: StateDir::open(path)?,
+    /// If another process uses a folder, or it cannot be written.
+    pub fn open(path: &Path, store: Option<StoreUrl>) -> Result<Self, StateDirError> {
+        let dir = StateDir::open(path)?;
+        let store = store.unwrap_or_else(|| StoreUrl::Sqlite(dir.path().join(Self::STORE[0])));
+        let mut this = Self {
+            dir,
+            database_dir: None,
+            store,
         };
+        if let StoreUrl::Sqlite(file) = &this.store {
+            this.database_dir = this.other_folder(file)?;
+        }
         this.remove_endpoints();
         Ok(this)
     }
 
-    /// Returns the path of the SQLite database.
-    pub fn database(&self) -> PathBuf {
-        self.dir.path().join("packhorse.db")
+    /// Locks the folder of a database, if it is another one.
+    fn other_folder(&self, file: &Path) -> Result<Option<StateDir>, StateDirError> {
+        let folder = match file.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        if fs::canonicalize(folder).is_ok_and(|folder| folder == self.dir.path()) {
+            return Ok(None);
+        }
+        StateDir::open(folder).map(Some)
+    }
+
+    /// Returns where the database is.
+    pub fn store(&self) -> &StoreUrl {
+        &self.store
     }
 
     /// Checks that the database is the one that belongs to the folder, and whole. If it is not, and a new cluster is wanted, moves the store
@@ -115,20 +150,47 @@ impl GatewayDir {
         let identity = self.identity()?;
         let artifacts = self.artifacts();
         let has_files = has_model_files(&artifacts).map_err(at(artifacts))?;
-        let contents = DatabaseContents::read(&self.database()).await;
+        let contents = match &self.store {
+            StoreUrl::Sqlite(file) => DatabaseContents::read(file).await,
+            StoreUrl::Postgres(url) => DatabaseContents::read_server(url).await,
+        };
         let Err(source) = contents.check(identity.as_ref(), has_files) else {
             return Ok(());
         };
-        // A database that cannot be read now may be all right, so that nothing is moved.
-        if !new_cluster || matches!(source, UnusableDatabase::Unavailable(_)) {
-            let path = path.to_owned();
-            return Err(CheckDatabaseError::Unusable { path, source });
+        // A database that cannot be read now may be all right, so that nothing is moved; and a server's is not ours to move.
+        let may_begin = match &self.store {
+            StoreUrl::Sqlite(_) => !matches!(source, UnusableDatabase::Unavailable(_)),
+            StoreUrl::Postgres(_) => source == UnusableDatabase::Lost,
+        };
+        if !new_cluster || !may_begin {
+            return Err(match &self.store {
+                StoreUrl::Sqlite(_) => {
+                    let path = path.to_owned();
+                    CheckDatabaseError::Unusable { path, source }
+                }
+                StoreUrl::Postgres(url) => {
+                    let url = url.clone();
+                    let source = source.into();
+                    CheckDatabaseError::Server { url, source }
+                }
+            });
         }
         let aside = self.dir.move_aside(&Self::STORE)?;
         tracing::warn!(
             aside = %aside.display(), reason = %source,
             "the store is moved aside, and an empty cluster starts (--new-cluster)"
         );
+        self.move_database_aside()?;
+        Ok(())
+    }
+
+    /// Moves a database aside that is in another folder, with its log.
+    fn move_database_aside(&self) -> Result<(), StateDirError> {
+        if let (Some(folder), StoreUrl::Sqlite(file)) = (&self.database_dir, &self.store) {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let names = ["", "-wal", "-shm"].map(|suffix| format!("{name}{suffix}"));
+            folder.move_aside(&names.each_ref().map(String::as_str))?;
+        }
         Ok(())
     }
 
@@ -268,21 +330,21 @@ mod tests {
     fn tokens_are_created_once_and_for_the_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/state");
-        let state = GatewayDir::open(&path).unwrap();
+        let state = GatewayDir::open(&path, None).unwrap();
         let first = state.own_secret("admin-token").unwrap();
         assert_eq!(first.len(), 64);
         assert_ne!(first, state.own_secret("agent-token").unwrap());
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path.join("admin-token")), 0o600);
         drop(state);
-        let state = GatewayDir::open(&path).unwrap();
+        let state = GatewayDir::open(&path, None).unwrap();
         assert_eq!(state.own_secret("admin-token").unwrap(), first);
     }
 
     #[test]
     fn endpoints_exist_while_the_gateway_runs() {
         let dir = tempfile::tempdir().unwrap();
-        let state = GatewayDir::open(dir.path()).unwrap();
+        let state = GatewayDir::open(dir.path(), None).unwrap();
         let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
         state
             .write_endpoints(address(1), Some(address(3)), address(2))

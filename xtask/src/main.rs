@@ -17,6 +17,7 @@ mod grpc;
 mod http;
 mod local;
 mod pgo;
+mod postgres;
 mod processes;
 mod release;
 mod seeds;

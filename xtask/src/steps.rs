@@ -71,6 +71,18 @@ impl Steps {
         })
     }
 
+    /// Calls a function for tests that are skipped, and say so, if it fails.
+    pub(crate) fn call_or_skip(
+        &mut self,
+        name: impl Into<String>,
+        function: impl FnOnce() -> anyhow::Result<()>,
+    ) {
+        self.step(name, || match function() {
+            Ok(()) => Outcome::Succeeded,
+            Err(e) => Outcome::Skipped(format!("{e:#}; the tests that need it are skipped")),
+        });
+    }
+
     /// Records a step that cannot be done on this machine, with the reason.
     pub(crate) fn skip(&mut self, name: impl Into<String>, reason: impl Into<String>) {
         self.step(name, || Outcome::Skipped(reason.into()));

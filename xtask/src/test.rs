@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{debian, setup, steps::Steps, unpacked, web, workspace::python};
+use crate::{debian, postgres, setup, steps::Steps, unpacked, web, workspace::python};
 
 /// The programs that build and run images without a daemon, which are Debian's packages of the same names.
 const IMAGE_TOOLS: [&str; 6] = [
@@ -33,17 +33,22 @@ pub(crate) fn add_steps(steps: &mut Steps) {
     if !built {
         return;
     }
+    let mut postgres = None;
+    steps.call_or_skip("PostgreSQL for the tests", || {
+        postgres = Some(postgres::Postgres::start()?);
+        Ok(())
+    });
+    let mut rust_tests = Command::new("cargo");
     if has_nextest() {
-        steps.run(
-            "Rust tests",
-            Command::new("cargo").args(["nextest", "run", "--workspace", "--no-fail-fast"]),
-        );
+        rust_tests.args(["nextest", "run", "--workspace", "--no-fail-fast"]);
     } else {
-        steps.run(
-            "Rust tests",
-            Command::new("cargo").args(["test", "--workspace", "--all-targets", "--no-fail-fast"]),
-        );
+        rust_tests.args(["test", "--workspace", "--all-targets", "--no-fail-fast"]);
     }
+    if let Some(server) = &postgres {
+        rust_tests.env(postgres::VARIABLE, server.url());
+    }
+    steps.run("Rust tests", &mut rust_tests);
+    drop(postgres);
     steps.run(
         "documentation tests",
         Command::new("cargo").args(["test", "--workspace", "--doc", "--no-fail-fast"]),

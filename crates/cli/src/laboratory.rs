@@ -1,15 +1,8 @@
 //! The commands of `packhorse-lab`, which plans, simulates and measures without a gateway, and loads one: `packhorse` passes them on.
 
-use std::{
-    env,
-    ffi::OsString,
-    io,
-    os::unix::process::CommandExt as _,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::ffi::OsString;
 
-use anyhow::{Context as _, bail};
+use crate::pass_on::pass_on_to;
 
 /// The program.
 const PROGRAM: &str = "packhorse-lab";
@@ -76,18 +69,5 @@ impl ScenarioPlanArgs {
 
 /// Becomes `packhorse-lab` with the arguments of this process. Returns only if it cannot.
 pub(crate) fn pass_on() -> anyhow::Result<()> {
-    let beside = env::current_exe().ok();
-    let beside = beside.as_deref().and_then(Path::parent);
-    let beside = beside.map(|folder| folder.join(PROGRAM));
-    let program = beside
-        .filter(|program| program.exists())
-        .unwrap_or_else(|| PathBuf::from(PROGRAM));
-    let error = Command::new(&program).args(env::args_os().skip(1)).exec();
-    if error.kind() == io::ErrorKind::NotFound {
-        bail!(
-            "{PROGRAM} does this, and is neither beside this program nor on the PATH; release archives contain it, and in a checkout \
-             `cargo build -p {PROGRAM}` builds it"
-        );
-    }
-    Err(error).with_context(|| format!("cannot start {}", program.display()))
+    pass_on_to(PROGRAM)
 }

@@ -13,6 +13,7 @@
 
 mod commands;
 mod laboratory;
+mod pass_on;
 mod view;
 
 use std::process::ExitCode;

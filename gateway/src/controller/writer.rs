@@ -83,7 +83,7 @@ async fn carry_out(store: &Store, write: Write) -> Result<(), WriteError> {
         tracing::error!(error = error_text, "cannot store {what}");
         match error {
             StoreError::DiskFull(_) => WriteError::DiskFull,
-            StoreError::Unavailable(_) => WriteError::Unavailable,
+            StoreError::Unavailable(_) | StoreError::Superseded(_) => WriteError::Unavailable,
             StoreError::Database(_) | StoreError::Unreadable { .. } => WriteError::Failed,
         }
     })

@@ -1,7 +1,7 @@
 //! The model files that are complete on disk.
 
 use packhorse_cluster::ArtifactDigest;
-use sqlx::sqlite::SqliteRow;
+use sqlx::any::AnyRow;
 
 use super::{Store, StoreError, parsed, unix_ms, unsigned};
 
@@ -22,14 +22,14 @@ impl Store {
         .bind(digest.to_string())
         .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
         .bind(unix_ms())
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         let new = done.rows_affected() > 0;
         if !new {
             sqlx::query("UPDATE artifacts SET last_used_ms = $1 WHERE digest = $2")
                 .bind(unix_ms())
                 .bind(digest.to_string())
-                .execute(&mut *transaction)
+                .execute(&mut transaction)
                 .await?;
         }
         transaction.commit().await?;
@@ -47,7 +47,7 @@ impl Store {
              AND NOT EXISTS (SELECT 1 FROM models WHERE models.tokenizer = artifacts.digest)",
         )
         .bind(since_ms)
-        .fetch_all(&self.pool)
+        .fetch_all(&self.database)
         .await?;
         rows.iter()
             .map(|row| parsed(row, "artifacts", "digest"))
@@ -64,16 +64,15 @@ impl Store {
         digest: ArtifactDigest,
         since_ms: i64,
     ) -> Result<bool, StoreError> {
-        let done = sqlx::query(
+        let statement = sqlx::query(
             "DELETE FROM artifacts WHERE digest = $1 AND COALESCE(last_used_ms, created_ms) < $2 \
              AND NOT EXISTS (SELECT 1 FROM models WHERE models.artifact = artifacts.digest) \
              AND NOT EXISTS (SELECT 1 FROM models WHERE models.tokenizer = artifacts.digest)",
         )
         .bind(digest.to_string())
-        .bind(since_ms)
-        .execute(&self.pool)
-        .await?;
-        Ok(done.rows_affected() > 0)
+        .bind(since_ms);
+        let done = self.write(statement).await?;
+        Ok(done > 0)
     }
 
     /// Returns the size of a stored file, in bytes.
@@ -83,7 +82,7 @@ impl Store {
     pub async fn artifact(&self, digest: ArtifactDigest) -> Result<Option<u64>, StoreError> {
         sqlx::query("SELECT bytes FROM artifacts WHERE digest = $1")
             .bind(digest.to_string())
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.database)
             .await?
             .map(|row| unsigned(&row, "artifacts", "bytes"))
             .transpose()
@@ -94,14 +93,14 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn artifacts(&self) -> Result<Vec<(ArtifactDigest, u64)>, StoreError> {
-        let read = |row: &SqliteRow| {
+        let read = |row: &AnyRow| {
             Ok((
                 parsed(row, "artifacts", "digest")?,
                 unsigned(row, "artifacts", "bytes")?,
             ))
         };
         let rows = sqlx::query("SELECT digest, bytes FROM artifacts ORDER BY digest")
-            .fetch_all(&self.pool)
+            .fetch_all(&self.database)
             .await?;
         rows.iter().map(read).collect()
     }

@@ -1,7 +1,7 @@
 //! The audit log: what admins did, written in the transactions of their acts.
 
 use packhorse_api::{AuditActor, AuditEntry};
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::{Row as _, any::AnyRow};
 
 use super::{Store, StoreError, json, transaction::Transaction, unix_ms, unsigned};
 use crate::audit::Act;
@@ -48,8 +48,8 @@ impl Store {
     }
 
     /// Begins a transaction, and records the act in it that this handle is for.
-    pub(super) async fn begin(&self) -> Result<Transaction, sqlx::Error> {
-        let mut transaction = Transaction::begin(&self.pool).await?;
+    pub(super) async fn begin(&self) -> Result<Transaction, StoreError> {
+        let mut transaction = self.begin_own().await?;
         if let Some(act) = &self.act {
             record(&mut transaction, act).await?;
         }
@@ -78,7 +78,7 @@ impl Store {
         .bind(which.since_ms)
         .bind(which.until_ms)
         .bind(i64::from(which.limit))
-        .fetch_all(&self.pool)
+        .fetch_all(&self.database)
         .await?;
         rows.iter().map(read).collect()
     }
@@ -105,16 +105,16 @@ async fn record(transaction: &mut Transaction, act: &Act) -> Result<(), sqlx::Er
     .bind(subject.clone())
     .bind(change.to_string())
     .bind(before.as_ref().map(ToString::to_string))
-    .execute(&mut **transaction)
+    .execute(&mut *transaction)
     .await?;
     sqlx::query("DELETE FROM audit WHERE id <= (SELECT MAX(id) FROM audit) - $1")
         .bind(KEPT_ENTRIES)
-        .execute(&mut **transaction)
+        .execute(&mut *transaction)
         .await?;
     Ok(())
 }
 
-fn read(row: &SqliteRow) -> Result<AuditEntry, StoreError> {
+fn read(row: &AnyRow) -> Result<AuditEntry, StoreError> {
     Ok(AuditEntry {
         id: unsigned(row, "audit", "id")?,
         at_ms: row.try_get("at_ms")?,

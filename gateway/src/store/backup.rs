@@ -9,7 +9,7 @@ use std::{
 use packhorse_cluster::ArtifactDigest;
 use tokio::{fs, sync::OwnedSemaphorePermit};
 
-use super::{ArtifactFiles, Store, StoreError};
+use super::{ArtifactFiles, Engine, Store, StoreError};
 
 /// The database and the model files as they were at one moment. It is removed from the disk when this is dropped.
 #[derive(Debug)]
@@ -28,6 +28,11 @@ pub enum SnapshotError {
     /// The disk is full.
     #[error("no space is left on the gateway's disk for a copy of the database")]
     DiskFull,
+    /// The database is not a file.
+    #[error(
+        "the database is PostgreSQL's: back it up with pg_dump, and the folder of model files with it (docs/operations/database.md)"
+    )]
+    NotAFile,
     /// The folder of the snapshot cannot be written.
     #[error("the snapshot cannot be written")]
     Write(#[source] io::Error),
@@ -55,6 +60,11 @@ impl From<io::Error> for SnapshotError {
 }
 
 impl Store {
+    /// Returns true if the database is a file of SQLite.
+    pub fn is_file(&self) -> bool {
+        matches!(self.engine, Engine::Sqlite(_))
+    }
+
     /// Writes a copy of the whole database to a file that does not exist. The database is in use meanwhile.
     ///
     /// # Errors
@@ -62,7 +72,7 @@ impl Store {
     pub async fn copy_to(&self, file: &Path) -> Result<(), StoreError> {
         sqlx::query("VACUUM INTO $1")
             .bind(file.display().to_string())
-            .execute(&self.pool)
+            .execute(&self.database)
             .await?;
         Ok(())
     }
@@ -72,8 +82,11 @@ impl ArtifactFiles {
     /// Takes a snapshot. Files that are deleted later stay in it.
     ///
     /// # Errors
-    /// If another snapshot exists, the disk is full, or the database fails.
+    /// If the database is not a file, another snapshot exists, the disk is full, or the database fails.
     pub async fn snapshot(&self) -> Result<Snapshot, SnapshotError> {
+        if !self.store.is_file() {
+            return Err(SnapshotError::NotAFile);
+        }
         let permit = Arc::clone(&self.snapshots).try_acquire_owned();
         let permit = permit.map_err(|_| SnapshotError::Busy)?;
         // No file comes or goes between the rows and the files.

@@ -10,17 +10,23 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn cluster_id(&self) -> Result<ClusterId, StoreError> {
-        sqlx::query(
+        let read = || async {
+            let row = sqlx::query("SELECT id FROM cluster WHERE singleton = 1")
+                .fetch_optional(&self.database)
+                .await?;
+            row.map(|row| parsed(&row, "cluster", "id")).transpose()
+        };
+        if let Some(id) = read().await? {
+            return Ok(id);
+        }
+        let statement = sqlx::query(
             "INSERT INTO cluster (singleton, id, created_ms) VALUES (1, $1, $2) ON CONFLICT (singleton) DO NOTHING",
         )
         .bind(hex::encode(rand::random::<[u8; 16]>()))
-        .bind(unix_ms())
-        .execute(&self.pool)
-        .await?;
-        let row = sqlx::query("SELECT id FROM cluster WHERE singleton = 1")
-            .fetch_one(&self.pool)
-            .await?;
-        parsed(&row, "cluster", "id")
+        .bind(unix_ms());
+        self.write(statement).await?;
+        let id = read().await?;
+        Ok(id.expect("the row was made, and is never deleted"))
     }
 
     /// Begins the next epoch and returns its number, which is above that of every earlier start and durable.
@@ -34,7 +40,7 @@ impl Store {
             "INSERT INTO epochs (epoch, started_ms) SELECT COALESCE(MAX(epoch), 0) + 1, $1 FROM epochs RETURNING epoch",
         )
         .bind(unix_ms())
-        .fetch_one(&mut *transaction)
+        .fetch_one(&mut transaction)
         .await?;
         let epoch = unsigned(&row, "epochs", "epoch")?;
         transaction.commit().await?;
@@ -46,11 +52,10 @@ impl Store {
     /// # Errors
     /// If the database fails, or has this epoch already.
     pub async fn begin_epoch_at(&self, epoch: u64) -> Result<(), StoreError> {
-        sqlx::query("INSERT INTO epochs (epoch, started_ms) VALUES ($1, $2)")
+        let statement = sqlx::query("INSERT INTO epochs (epoch, started_ms) VALUES ($1, $2)")
             .bind(i64::try_from(epoch).unwrap_or(i64::MAX))
-            .bind(unix_ms())
-            .execute(&self.pool)
-            .await?;
+            .bind(unix_ms());
+        self.write(statement).await?;
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! The newest events of the cluster.
 
 use packhorse_api::events::EventKind;
-use sqlx::{AssertSqlSafe, Row as _, sqlite::SqliteRow};
+use sqlx::{AssertSqlSafe, Row as _, any::AnyRow};
 
-use super::{Store, StoreError, parsed, transaction::Transaction, unsigned};
+use super::{Store, StoreError, parsed, unsigned};
 
 /// The number of events that one statement inserts. Databases limit the parameters of a statement; SQLite's limit is 32,766.
 const INSERTED_AT_ONCE: usize = 64;
@@ -29,7 +29,7 @@ impl Store {
         events: &[StoredEvent],
         oldest_kept: u64,
     ) -> Result<(), StoreError> {
-        let mut transaction = Transaction::begin(&self.pool).await?;
+        let mut transaction = self.begin_own().await?;
         for chunk in events.chunks(INSERTED_AT_ONCE) {
             let rows: Vec<String> = (0..chunk.len())
                 .map(|row| format!("(${}, ${}, ${})", 3 * row + 1, 3 * row + 2, 3 * row + 3))
@@ -46,11 +46,11 @@ impl Store {
                     .bind(event.kind.name())
                     .bind(event.body.as_str());
             }
-            insert.execute(&mut *transaction).await?;
+            insert.execute(&mut transaction).await?;
         }
         sqlx::query("DELETE FROM events WHERE id < $1")
             .bind(signed(oldest_kept))
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
         transaction.commit().await?;
         Ok(())
@@ -65,7 +65,7 @@ impl Store {
             sqlx::query("SELECT id, kind, body FROM events WHERE id BETWEEN $1 AND $2 ORDER BY id")
                 .bind(signed(first))
                 .bind(signed(last))
-                .fetch_all(&self.pool)
+                .fetch_all(&self.database)
                 .await?;
         rows.iter().map(read).collect()
     }
@@ -76,7 +76,7 @@ impl Store {
     /// If the database fails.
     pub async fn event_sizes(&self) -> Result<Vec<(u64, usize)>, StoreError> {
         let rows = sqlx::query("SELECT id, OCTET_LENGTH(body) AS bytes FROM events ORDER BY id")
-            .fetch_all(&self.pool)
+            .fetch_all(&self.database)
             .await?;
         rows.iter()
             .map(|row| {
@@ -92,7 +92,7 @@ fn signed(id: u64) -> i64 {
     i64::try_from(id).unwrap_or(i64::MAX)
 }
 
-fn read(row: &SqliteRow) -> Result<StoredEvent, StoreError> {
+fn read(row: &AnyRow) -> Result<StoredEvent, StoreError> {
     Ok(StoredEvent {
         id: unsigned(row, "events", "id")?,
         kind: parsed(row, "events", "kind")?,

@@ -8,12 +8,9 @@ use std::{io, path::Path};
 
 use packhorse_cluster::ClusterId;
 use serde::{Deserialize, Serialize};
-use sqlx::{
-    ConnectOptions as _, Connection as _, Executor as _, Row as _, SqliteConnection,
-    sqlite::SqliteConnectOptions,
-};
+use sqlx::{AnyConnection, Connection as _, Executor as _, Row as _, any::install_default_drivers};
 
-use super::{Store, StoreError, parsed, unsigned};
+use super::{PostgresUrl, Store, StoreError, hold::CONNECT_LIMIT, parsed, sqlite, unsigned};
 
 /// The identity of a store, which lies beside the database.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,6 +78,59 @@ pub enum UnusableDatabase {
     },
 }
 
+/// The reason why a gateway does not start with a state folder and a database of PostgreSQL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnusableServer {
+    /// The database cannot be read now.
+    #[error("the database cannot be read now: {0}")]
+    Unavailable(String),
+    /// The database has a row that cannot be read.
+    #[error("the database is damaged: {0}; restore a dump of it")]
+    Damaged(String),
+    /// The folder was used, and nothing is in the database.
+    #[error(
+        "the state folder was used, but this database is empty; bring the cluster here (packhorse store migrate --from sqlite:… --to postgres://…), \
+         name the database that belongs to the folder, or start an empty cluster with --new-cluster, which moves what is in the folder aside"
+    )]
+    Empty,
+    /// The database is that of another cluster.
+    #[error(
+        "the database is of cluster {found}, but the state folder of cluster {expected} (store.json); name the database that belongs to the \
+         folder, or another folder (--state-dir)"
+    )]
+    OtherCluster {
+        /// The cluster of the database.
+        found: String,
+        /// The cluster of the folder.
+        expected: ClusterId,
+    },
+    /// The database is older than the folder.
+    #[error(
+        "the database is older than the state folder (epoch {found}, not {expected}): restore a newer dump, fail over to a server that has all \
+         that was acknowledged, or remove store.json to go on with what is there"
+    )]
+    Older {
+        /// The highest epoch in the database.
+        found: u64,
+        /// The epoch of the last start.
+        expected: u64,
+    },
+}
+
+impl From<UnusableDatabase> for UnusableServer {
+    fn from(unusable: UnusableDatabase) -> Self {
+        match unusable {
+            UnusableDatabase::Damaged(reason) => Self::Damaged(reason),
+            UnusableDatabase::Unavailable(reason) => Self::Unavailable(reason),
+            UnusableDatabase::Lost => Self::Empty,
+            UnusableDatabase::OtherCluster { found, expected } => {
+                Self::OtherCluster { found, expected }
+            }
+            UnusableDatabase::Older { found, expected } => Self::Older { found, expected },
+        }
+    }
+}
+
 /// The cure for a database that cannot be used.
 const CURE: &str = "restore a backup (packhorse restore FILE --state-dir DIR --replace), or start an empty cluster with --new-cluster, \
                     which moves what is here aside";
@@ -111,12 +161,20 @@ impl DatabaseContents {
             {
                 Self::Unavailable(e.to_string())
             }
-            Err(error) => Self::Damaged(match error {
-                StoreError::DiskFull(e) | StoreError::Unavailable(e) | StoreError::Database(e) => {
-                    e.to_string()
-                }
-                unreadable @ StoreError::Unreadable { .. } => unreadable.to_string(),
-            }),
+            Err(error) => Self::Damaged(reason(error)),
+        }
+    }
+
+    /// Reads a database of PostgreSQL, whose server checks it.
+    pub async fn read_server(url: &PostgresUrl) -> Self {
+        let read = tokio::time::timeout(2 * CONNECT_LIMIT, read_server(url));
+        match read.await {
+            Ok(Ok(contents)) => contents,
+            Ok(Err(unreadable @ StoreError::Unreadable { .. })) => {
+                Self::Damaged(reason(unreadable))
+            }
+            Ok(Err(error)) => Self::Unavailable(reason(error)),
+            Err(_) => Self::Unavailable("the server does not answer".to_owned()),
         }
     }
 
@@ -163,7 +221,7 @@ impl Store {
     pub async fn identity(&self) -> Result<StoreIdentity, StoreError> {
         let cluster_id = self.cluster_id().await?;
         let row = sqlx::query("SELECT COALESCE(MAX(epoch), 0) AS epoch FROM epochs")
-            .fetch_one(&self.pool)
+            .fetch_one(&self.database)
             .await?;
         Ok(StoreIdentity {
             cluster_id,
@@ -184,28 +242,50 @@ pub fn has_model_files(folder: &Path) -> io::Result<bool> {
     }
 }
 
+/// Returns what the engine says of an error.
+fn reason(error: StoreError) -> String {
+    match error {
+        StoreError::DiskFull(e) | StoreError::Unavailable(e) | StoreError::Database(e) => {
+            e.to_string()
+        }
+        other @ (StoreError::Unreadable { .. } | StoreError::Superseded(_)) => other.to_string(),
+    }
+}
+
 async fn read(file: &Path) -> Result<DatabaseContents, StoreError> {
-    let options = SqliteConnectOptions::new().filename(file).read_only(true);
-    let mut database = options.connect().await?;
+    install_default_drivers();
+    let mut database = AnyConnection::connect(&sqlite::url(file, "ro")).await?;
     database.execute("PRAGMA busy_timeout = 5000").await?;
-    let contents = read_from(&mut database).await;
+    let check = sqlx::query("PRAGMA quick_check(1)")
+        .fetch_one(&mut database)
+        .await?;
+    let check: String = check.try_get(0)?;
+    let contents = if check == "ok" {
+        const TABLES: &str = "SELECT name FROM sqlite_master WHERE type = 'table'";
+        read_from(&mut database, TABLES).await
+    } else {
+        Ok(DatabaseContents::Damaged(check))
+    };
     database.close().await?;
     contents
 }
 
-async fn read_from(database: &mut SqliteConnection) -> Result<DatabaseContents, StoreError> {
-    let check = sqlx::query("PRAGMA quick_check(1)")
-        .fetch_one(&mut *database)
-        .await?;
-    let check: String = check.try_get(0)?;
-    if check != "ok" {
-        return Ok(DatabaseContents::Damaged(check));
-    }
+async fn read_server(url: &PostgresUrl) -> Result<DatabaseContents, StoreError> {
+    const TABLES: &str =
+        "SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema()";
+    install_default_drivers();
+    let mut database = AnyConnection::connect(url.secret()).await?;
+    let contents = read_from(&mut database, TABLES).await;
+    database.close().await?;
+    contents
+}
+
+async fn read_from(
+    database: &mut AnyConnection,
+    list_tables: &'static str,
+) -> Result<DatabaseContents, StoreError> {
     let mut tables = Vec::new();
-    for row in sqlx::query("SELECT name FROM sqlite_master WHERE type = 'table'")
-        .fetch_all(&mut *database)
-        .await?
-    {
+    for row in sqlx::query(list_tables).fetch_all(&mut *database).await? {
         tables.push(row.try_get::<String, _>("name")?);
     }
     let has = |name: &str| tables.iter().any(|table| table == name);

@@ -1,7 +1,7 @@
 //! API keys, as hashes.
 
 use packhorse_api::KeyView;
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::{Row as _, any::AnyRow};
 
 use super::{Store, StoreError, json, to_json};
 use crate::keys::{KeyHash, KeyRecord};
@@ -27,7 +27,7 @@ impl Store {
         .bind(view.rate_rps)
         .bind(view.max_in_flight.map(i64::from))
         .bind((!view.model_limits.is_empty()).then(|| to_json(&view.model_limits)))
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         transaction.commit().await?;
         Ok(())
@@ -47,7 +47,7 @@ impl Store {
         .bind(previous.map(|(hash, _)| hex::encode(hash.0)))
         .bind(previous.map(|(_, until)| *until))
         .bind(key.view.id.clone())
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         transaction.commit().await?;
         Ok(())
@@ -66,7 +66,7 @@ impl Store {
         .bind(view.max_in_flight.map(i64::from))
         .bind((!view.model_limits.is_empty()).then(|| to_json(&view.model_limits)))
         .bind(view.id.clone())
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         transaction.commit().await?;
         Ok(())
@@ -77,11 +77,10 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn set_key_use(&self, id: &str, last_used_ms: i64) -> Result<(), StoreError> {
-        sqlx::query("UPDATE keys SET last_used_ms = $1 WHERE id = $2")
+        let statement = sqlx::query("UPDATE keys SET last_used_ms = $1 WHERE id = $2")
             .bind(last_used_ms)
-            .bind(id.to_owned())
-            .execute(&self.pool)
-            .await?;
+            .bind(id.to_owned());
+        self.write(statement).await?;
         Ok(())
     }
 
@@ -93,7 +92,7 @@ impl Store {
         let mut transaction = self.begin().await?;
         sqlx::query("DELETE FROM keys WHERE id = $1")
             .bind(id.to_owned())
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
         transaction.commit().await?;
         Ok(())
@@ -108,13 +107,13 @@ impl Store {
             "SELECT id, name, sha256, previous_sha256, previous_until_ms, scopes, created_ms, expires_ms, rate_rps, \
              max_in_flight, model_limits, last_used_ms FROM keys",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.database)
         .await?;
         rows.iter().map(read).collect()
     }
 }
 
-fn read(row: &SqliteRow) -> Result<KeyRecord, StoreError> {
+fn read(row: &AnyRow) -> Result<KeyRecord, StoreError> {
     let hash = |column: &'static str, text: &str| {
         let mut hash = [0; 32];
         hex::decode_to_slice(text, &mut hash)

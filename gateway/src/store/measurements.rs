@@ -32,14 +32,14 @@ impl Store {
         .bind(&key.libtorch)
         .bind(profiles.to_csv())
         .bind(unix_ms())
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         sqlx::query(
             "DELETE FROM measurements WHERE (artifact, device_kind, signature, libtorch) NOT IN \
              (SELECT artifact, device_kind, signature, libtorch FROM measurements ORDER BY created_ms DESC LIMIT $1)",
         )
         .bind(i64::from(MeasurementKey::MAX_KNOWN))
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         transaction.commit().await?;
         Ok(())
@@ -50,15 +50,14 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn delete_measurement(&self, key: &MeasurementKey) -> Result<(), StoreError> {
-        sqlx::query(
+        let statement = sqlx::query(
             "DELETE FROM measurements WHERE artifact = $1 AND device_kind = $2 AND signature = $3 AND libtorch = $4",
         )
         .bind(key.artifact.to_string())
         .bind(key.device_kind.to_string())
         .bind(&key.signature)
-        .bind(&key.libtorch)
-        .execute(&self.pool)
-        .await?;
+        .bind(&key.libtorch);
+        self.write(statement).await?;
         Ok(())
     }
 
@@ -71,7 +70,7 @@ impl Store {
         let rows = sqlx::query(
             "SELECT artifact, device_kind, signature, libtorch, csv FROM measurements ORDER BY created_ms",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.database)
         .await?;
         let mut all = Vec::new();
         for row in rows {

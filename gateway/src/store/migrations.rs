@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 
 use sqlx::{
-    SqlSafeStr as _,
+    AssertSqlSafe, SqlSafeStr, SqlStr,
     migrate::{Migration, MigrationType, Migrator},
 };
 
@@ -15,7 +15,7 @@ macro_rules! migrations {
 }
 
 /// Each file's number, name and text.
-const FILES: [(&str, &str, &str); 23] = migrations![
+const FILES: [(&str, &str, &str); 24] = migrations![
     "0001" "cluster",
     "0002" "queue_limit",
     "0003" "kernels",
@@ -39,15 +39,45 @@ const FILES: [(&str, &str, &str); 23] = migrations![
     "0021" "tokenizers",
     "0022" "prediction_cache",
     "0023" "audit_before",
+    "0024" "holder",
 ];
 
-/// Brings a database to this version's tables.
-pub(super) fn migrator() -> Migrator {
+/// Returns the number of the newest migration.
+pub(super) fn newest() -> i64 {
+    i64::try_from(FILES.len()).unwrap_or(i64::MAX)
+}
+
+/// Brings a database of SQLite to this version's tables.
+pub(super) fn of_sqlite() -> Migrator {
+    migrator(SqlSafeStr::into_sql_str)
+}
+
+/// Brings a database of PostgreSQL to this version's tables.
+pub(super) fn of_postgres() -> Migrator {
+    migrator(|text| AssertSqlSafe(with_binary_collation(text)).into_sql_str())
+}
+
+/// Has PostgreSQL compare texts as SQLite does, byte by byte, whatever the locale of the database: rows come in the same order, and an index
+/// stays right when the operating system's locales change. Its result must never change, as its checksum is in the databases.
+fn with_binary_collation(text: &str) -> String {
+    let mut changed = String::with_capacity(text.len());
+    for line in text.lines() {
+        if line.trim_start().starts_with("--") {
+            changed.push_str(line);
+        } else {
+            changed.push_str(&line.replace(" TEXT", " TEXT COLLATE \"C\""));
+        }
+        changed.push('\n');
+    }
+    changed
+}
+
+fn migrator(to_sql: impl Fn(&'static str) -> SqlStr) -> Migrator {
     let migration = |(version, name, text): (&str, &'static str, &'static str)| {
         let version = version.parse().expect("a file's number");
         let description = Cow::Owned(name.replace('_', " "));
         let kind = MigrationType::Simple;
-        Migration::new(version, description, kind, text.into_sql_str(), false)
+        Migration::new(version, description, kind, to_sql(text), false)
     };
     Migrator::with_migrations(FILES.map(migration).to_vec())
 }

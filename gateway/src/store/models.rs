@@ -8,7 +8,7 @@ use packhorse_cluster::{
 };
 use packhorse_control::record::ModelRecord;
 use packhorse_estimator::OperatorGraph;
-use sqlx::{Row as _, error::ErrorKind, sqlite::SqliteRow};
+use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
 
 use super::{
     Store, StoreError, json, parsed, to_json, transaction::Transaction, unix_ms, unsigned,
@@ -34,7 +34,7 @@ impl Store {
     /// # Errors
     /// If the version exists, the artifact does not exist, or the database fails.
     pub async fn insert_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
-        let mut transaction = self.begin().await.map_err(StoreError::from)?;
+        let mut transaction = self.begin().await?;
         insert(&mut transaction, spec).await?;
         Ok(transaction.commit().await.map_err(StoreError::from)?)
     }
@@ -44,7 +44,7 @@ impl Store {
     /// # Errors
     /// If the artifact does not exist, or the database fails.
     pub async fn replace_model(&self, spec: &ModelSpec) -> Result<(), InsertModelError> {
-        let mut transaction = self.begin().await.map_err(StoreError::from)?;
+        let mut transaction = self.begin().await?;
         delete(&mut transaction, &spec.program.model).await?;
         insert(&mut transaction, spec).await?;
         Ok(transaction.commit().await.map_err(StoreError::from)?)
@@ -57,10 +57,10 @@ impl Store {
     pub async fn models(&self) -> Result<Vec<ModelRecord>, StoreError> {
         let rows = sqlx::query(
             "SELECT m.name, m.version, m.artifact, m.max_batch_size, m.inputs, m.outputs, m.slo_ms, m.rate_rps, m.rate_mode, \
-             m.priority, m.min_replicas, m.queue_limit, m.max_cold_wait_ms, m.cache, m.family, m.accuracy_pct, m.processing, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
+             m.priority, m.min_replicas, m.queue_limit, m.max_cold_wait_ms, CASE WHEN m.cache THEN 1 ELSE 0 END AS cache, m.family, m.accuracy_pct, m.processing, m.failure, m.operators, m.after_plan, COALESCE(a.bytes, 0) AS artifact_bytes \
              FROM models m LEFT JOIN artifacts a ON a.digest = m.artifact ORDER BY m.name, m.version",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.database)
         .await?;
         rows.iter().map(read).collect()
     }
@@ -83,12 +83,12 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn fail_model(&self, model: &ModelId, failure: &str) -> Result<(), StoreError> {
-        sqlx::query("UPDATE models SET failure = $1 WHERE name = $2 AND version = $3")
-            .bind(failure)
-            .bind(model.name.to_string())
-            .bind(i64::from(model.version.get()))
-            .execute(&self.pool)
-            .await?;
+        let statement =
+            sqlx::query("UPDATE models SET failure = $1 WHERE name = $2 AND version = $3")
+                .bind(failure)
+                .bind(model.name.to_string())
+                .bind(i64::from(model.version.get()));
+        self.write(statement).await?;
         Ok(())
     }
 
@@ -101,12 +101,12 @@ impl Store {
         model: &ModelId,
         operators: &OperatorGraph,
     ) -> Result<(), StoreError> {
-        sqlx::query("UPDATE models SET operators = $1 WHERE name = $2 AND version = $3")
-            .bind(operators.to_json())
-            .bind(model.name.to_string())
-            .bind(i64::from(model.version.get()))
-            .execute(&self.pool)
-            .await?;
+        let statement =
+            sqlx::query("UPDATE models SET operators = $1 WHERE name = $2 AND version = $3")
+                .bind(operators.to_json())
+                .bind(model.name.to_string())
+                .bind(i64::from(model.version.get()));
+        self.write(statement).await?;
         Ok(())
     }
 
@@ -127,7 +127,7 @@ impl Store {
             update(&mut transaction, heir).await?;
         }
         sqlx::query("DELETE FROM splits WHERE name NOT IN (SELECT name FROM models)")
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
         transaction.commit().await?;
         Ok(())
@@ -161,7 +161,7 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(processing(spec))
     .bind(spec.processing.tokenizer().map(|digest| digest.to_string()))
     .bind(unix_ms())
-    .execute(&mut **transaction)
+    .execute(&mut *transaction)
     .await;
     match done {
         Ok(_) => Ok(()),
@@ -203,7 +203,7 @@ async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), S
     .bind(spec.cache)
     .bind(model.name.to_string())
     .bind(i64::from(model.version.get()))
-    .execute(&mut **transaction)
+    .execute(&mut *transaction)
     .await?;
     Ok(())
 }
@@ -222,13 +222,13 @@ async fn delete(transaction: &mut Transaction, model: &ModelId) -> Result<(), St
     .bind(unix_ms())
     .bind(model.name.to_string())
     .bind(i64::from(model.version.get()))
-    .execute(&mut **transaction)
+    .execute(&mut *transaction)
     .await?;
     for statement in STATEMENTS {
         sqlx::query(statement)
             .bind(model.name.to_string())
             .bind(i64::from(model.version.get()))
-            .execute(&mut **transaction)
+            .execute(&mut *transaction)
             .await?;
     }
     Ok(())
@@ -239,7 +239,7 @@ fn accuracy(spec: &ModelSpec) -> Option<f64> {
 }
 
 /// Reads the family and accuracy of a model.
-fn read_variant(row: &SqliteRow) -> Result<Option<VariantOf>, StoreError> {
+fn read_variant(row: &AnyRow) -> Result<Option<VariantOf>, StoreError> {
     const TABLE: &str = "models";
     let family = row.try_get::<Option<String>, _>("family")?;
     let accuracy = row.try_get::<Option<f64>, _>("accuracy_pct")?;
@@ -256,7 +256,7 @@ fn read_variant(row: &SqliteRow) -> Result<Option<VariantOf>, StoreError> {
     }))
 }
 
-fn read_processing(row: &SqliteRow) -> Result<Arc<Processing>, StoreError> {
+fn read_processing(row: &AnyRow) -> Result<Arc<Processing>, StoreError> {
     let text = row.try_get::<Option<String>, _>("processing")?;
     let read = text.map_or_else(|| Ok(Arc::default()), |text| serde_json::from_str(&text));
     read.map_err(|e| StoreError::unreadable("models", "processing")(e.into()))
@@ -266,7 +266,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_nanos() as f64 / 1e6
 }
 
-fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
+fn read(row: &AnyRow) -> Result<ModelRecord, StoreError> {
     const TABLE: &str = "models";
     let version: u32 = unsigned(row, TABLE, "version")?;
     let slo = Duration::try_from_secs_f64(row.try_get::<f64, _>("slo_ms")? / 1e3)
@@ -311,7 +311,7 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
                 .map_err(|e| StoreError::unreadable(TABLE, "min_replicas")(e.into()))?,
             queue_limit,
             max_cold_wait: max_cold_wait.map(Duration::from_millis),
-            cache: row.try_get("cache")?,
+            cache: row.try_get::<i64, _>("cache")? != 0,
             variant: read_variant(row)?,
             processing: read_processing(row)?,
         },
@@ -323,7 +323,7 @@ fn read(row: &SqliteRow) -> Result<ModelRecord, StoreError> {
 }
 
 /// Returns the operators of a model's program; `None` if they cannot be read. Without them the model is measured all the same.
-fn operators(row: &SqliteRow) -> Result<Option<Arc<OperatorGraph>>, StoreError> {
+fn operators(row: &AnyRow) -> Result<Option<Arc<OperatorGraph>>, StoreError> {
     let text = row.try_get::<Option<String>, _>("operators")?;
     let graph = text.map(|text| OperatorGraph::from_json(&text)).transpose();
     let graph = graph.unwrap_or_else(|e| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use packhorse_cluster::NodeName;
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::{Row as _, any::AnyRow};
 
 use super::{Store, StoreError, parsed, unix_ms};
 
@@ -25,7 +25,7 @@ impl Store {
         .bind(node.to_string())
         .bind(hex::encode(sha256))
         .bind(unix_ms())
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         transaction.commit().await?;
         Ok(())
@@ -36,10 +36,9 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn delete_node_token(&self, node: &NodeName) -> Result<(), StoreError> {
-        sqlx::query("DELETE FROM node_tokens WHERE node = $1")
-            .bind(node.to_string())
-            .execute(&self.pool)
-            .await?;
+        let statement =
+            sqlx::query("DELETE FROM node_tokens WHERE node = $1").bind(node.to_string());
+        self.write(statement).await?;
         Ok(())
     }
 
@@ -48,14 +47,14 @@ impl Store {
     /// # Errors
     /// If the database fails.
     pub async fn node_tokens(&self) -> Result<BTreeMap<NodeName, [u8; 32]>, StoreError> {
-        let read = |row: &SqliteRow| {
+        let read = |row: &AnyRow| {
             let mut sha256 = [0; 32];
             hex::decode_to_slice(row.try_get::<String, _>("token_sha256")?, &mut sha256)
                 .map_err(|e| StoreError::unreadable("node_tokens", "token_sha256")(e.into()))?;
             Ok((parsed(row, "node_tokens", "node")?, sha256))
         };
         let rows = sqlx::query("SELECT node, token_sha256 FROM node_tokens")
-            .fetch_all(&self.pool)
+            .fetch_all(&self.database)
             .await?;
         rows.iter().map(read).collect()
     }

@@ -2,7 +2,7 @@
 
 use packhorse_cluster::NodeName;
 use packhorse_control::record::NodeRecord;
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::{Row as _, any::AnyRow};
 
 use super::{Store, StoreError, json, parsed, to_json};
 
@@ -44,7 +44,7 @@ impl Store {
             .bind(node.agent_version.clone())
             .bind(to_json(&node.devices))
             .bind(to_json(&node.scheduling))
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
         transaction.commit().await?;
         Ok(())
@@ -58,7 +58,7 @@ impl Store {
         let mut transaction = self.begin().await?;
         sqlx::query("DELETE FROM nodes WHERE name = $1")
             .bind(name.to_string())
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
         transaction.commit().await?;
         Ok(())
@@ -71,9 +71,9 @@ impl Store {
     pub async fn nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         let rows =
             sqlx::query("SELECT name, agent_version, devices, scheduling FROM nodes ORDER BY name")
-                .fetch_all(&self.pool)
+                .fetch_all(&self.database)
                 .await?;
-        let read = |row: &SqliteRow| {
+        let read = |row: &AnyRow| {
             Ok(NodeRecord {
                 name: parsed(row, "nodes", "name")?,
                 agent_version: row.try_get("agent_version")?,

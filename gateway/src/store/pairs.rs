@@ -26,7 +26,7 @@ impl Store {
         .bind(kind.to_string())
         .bind(pairs.to_csv())
         .bind(unix_ms())
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         transaction.commit().await?;
         Ok(())
@@ -38,7 +38,7 @@ impl Store {
     /// If the database fails.
     pub async fn pairs(&self) -> Result<BTreeMap<DeviceKind, PairTable>, StoreError> {
         let rows = sqlx::query("SELECT device_kind, csv FROM pairs")
-            .fetch_all(&self.pool)
+            .fetch_all(&self.database)
             .await?;
         let mut all = BTreeMap::new();
         for row in rows {

@@ -11,9 +11,9 @@ use packhorse_cluster::{
 };
 use packhorse_control::record::{Forecast, PlanOutcome, PlanRecord};
 use serde::{Deserialize, Serialize};
-use sqlx::{Row as _, sqlite::SqliteRow};
+use sqlx::{Row as _, any::AnyRow};
 
-use super::{Store, StoreError, json, to_json, transaction::Transaction, unsigned};
+use super::{Store, StoreError, json, to_json, unsigned};
 
 /// A replica of an adopted plan, as it is stored.
 #[derive(Serialize, Deserialize)]
@@ -149,7 +149,7 @@ impl Store {
         outcome: Option<&PlanOutcome>,
     ) -> Result<(), StoreError> {
         let generation = i64::try_from(plan.generation.0).unwrap_or(i64::MAX);
-        let mut transaction = Transaction::begin(&self.pool).await?;
+        let mut transaction = self.begin_own().await?;
         sqlx::query(
             "INSERT INTO plans (generation, policy, reason, solve_ms, created_ms, replicas, models, summary) \
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
@@ -162,18 +162,18 @@ impl Store {
         .bind(to_json(&replica_rows(plan)))
         .bind(to_json(&forecast_rows(plan)))
         .bind(to_json(&PlanTotals::of(plan)))
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         if let Some(outcome) = outcome {
             sqlx::query("UPDATE plans SET outcome = $1 WHERE generation = $2")
                 .bind(to_json(&OutcomeRow::from(*outcome)))
                 .bind(generation.saturating_sub(1))
-                .execute(&mut *transaction)
+                .execute(&mut transaction)
                 .await?;
         }
         sqlx::query("DELETE FROM plans WHERE generation <= $1")
             .bind(generation.saturating_sub(Self::PLANS_KEPT.cast_signed()))
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
         transaction.commit().await?;
         Ok(())
@@ -185,7 +185,7 @@ impl Store {
     /// If the database fails.
     pub async fn newest_plan(&self) -> Result<Option<PlanRecord>, StoreError> {
         sqlx::query("SELECT * FROM plans ORDER BY generation DESC LIMIT 1")
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.database)
             .await?
             .as_ref()
             .map(read)
@@ -202,7 +202,7 @@ impl Store {
         };
         sqlx::query("SELECT * FROM plans WHERE generation = $1")
             .bind(generation)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.database)
             .await?
             .as_ref()
             .map(read)
@@ -226,7 +226,7 @@ impl Store {
         )
         .bind(before)
         .bind(i64::from(limit))
-        .fetch_all(&self.pool)
+        .fetch_all(&self.database)
         .await?;
         rows.iter().map(read).collect()
     }
@@ -251,9 +251,9 @@ impl Store {
         )
         .bind(before)
         .bind(i64::from(limit))
-        .fetch_all(&self.pool)
+        .fetch_all(&self.database)
         .await?;
-        let read = |row: &SqliteRow| {
+        let read = |row: &AnyRow| {
             Ok(PlanSummaryRecord {
                 generation: Generation(unsigned(row, "plans", "generation")?),
                 policy: row.try_get("policy")?,
@@ -270,25 +270,24 @@ impl Store {
     /// Adds the summaries that an earlier version did not write, one plan at a time.
     pub(super) async fn summarize_plans(&self) -> Result<(), StoreError> {
         let rows = sqlx::query("SELECT generation FROM plans WHERE summary IS NULL")
-            .fetch_all(&self.pool)
+            .fetch_all(&self.database)
             .await?;
         for row in rows {
             let generation = Generation(unsigned(&row, "plans", "generation")?);
             let Some(plan) = self.plan(generation).await? else {
                 continue;
             };
-            sqlx::query("UPDATE plans SET summary = $1 WHERE generation = $2")
+            let statement = sqlx::query("UPDATE plans SET summary = $1 WHERE generation = $2")
                 .bind(to_json(&PlanTotals::of(&plan)))
-                .bind(row.try_get::<i64, _>("generation")?)
-                .execute(&self.pool)
-                .await?;
+                .bind(row.try_get::<i64, _>("generation")?);
+            self.write(statement).await?;
         }
         Ok(())
     }
 }
 
 /// Reads the outcome of a plan, if it has one.
-fn outcome(row: &SqliteRow) -> Result<Option<PlanOutcome>, StoreError> {
+fn outcome(row: &AnyRow) -> Result<Option<PlanOutcome>, StoreError> {
     if row.try_get::<Option<String>, _>("outcome")?.is_none() {
         return Ok(None);
     }
@@ -331,7 +330,7 @@ fn forecast_rows(plan: &PlanRecord) -> Vec<ForecastRow> {
     plan.forecasts.iter().map(row).collect()
 }
 
-fn read(row: &SqliteRow) -> Result<PlanRecord, StoreError> {
+fn read(row: &AnyRow) -> Result<PlanRecord, StoreError> {
     let replicas: Vec<ReplicaRow> = json(row, "plans", "replicas")?;
     let forecasts: Vec<ForecastRow> = json(row, "plans", "models")?;
     let kinds = replicas.iter();

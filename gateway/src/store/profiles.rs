@@ -29,7 +29,7 @@ impl Store {
     /// If the database fails.
     pub async fn profiles(&self) -> Result<ProfileTable, StoreError> {
         let rows = sqlx::query("SELECT csv FROM profiles")
-            .fetch_all(&self.pool)
+            .fetch_all(&self.database)
             .await?;
         let mut all = ProfileTable::default();
         for row in rows {
@@ -50,7 +50,7 @@ impl Store {
         let rows =
             sqlx::query("SELECT kernels FROM profiles WHERE name = $1 AND kernels IS NOT NULL")
                 .bind(model.to_string())
-                .fetch_all(&self.pool)
+                .fetch_all(&self.database)
                 .await?;
         let mut all = KernelTable::default();
         for row in rows {
@@ -85,7 +85,7 @@ pub(super) async fn upsert(
         .bind(to_csv(model, kind, profile))
         .bind(unix_ms())
         .bind(recording)
-        .execute(&mut **transaction)
+        .execute(&mut *transaction)
         .await?;
     }
     Ok(())

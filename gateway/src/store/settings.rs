@@ -21,7 +21,7 @@ impl Store {
     pub async fn settings(&self) -> Result<Settings, StoreError> {
         let mut settings = Settings::default();
         for row in sqlx::query("SELECT name, value FROM settings")
-            .fetch_all(&self.pool)
+            .fetch_all(&self.database)
             .await?
         {
             let value: String = row.try_get("value")?;
@@ -71,7 +71,7 @@ impl Store {
             sqlx::query(SET)
                 .bind(name)
                 .bind(value)
-                .execute(&mut *transaction)
+                .execute(&mut transaction)
                 .await?;
         }
         transaction.commit().await?;
@@ -101,7 +101,7 @@ impl Store {
     {
         let row = sqlx::query("SELECT value FROM settings WHERE name = $1")
             .bind(name)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&self.database)
             .await?;
         let read = |row| super::json(&row, "settings", "value");
         row.map_or_else(|| Ok(T::default()), read)
@@ -117,7 +117,7 @@ impl Store {
         sqlx::query(SET)
             .bind(name)
             .bind(to_json(value))
-            .execute(&mut *transaction)
+            .execute(&mut transaction)
             .await?;
         transaction.commit().await?;
         Ok(())

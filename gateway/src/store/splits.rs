@@ -27,7 +27,7 @@ impl Store {
         .bind(record.stable.map(|version| i64::from(version.get())))
         .bind(rejected.map(|rejected| i64::from(rejected.version.get())))
         .bind(rejected.map(|rejected| rejected.reason.clone()))
-        .execute(&mut *transaction)
+        .execute(&mut transaction)
         .await?;
         transaction.commit().await?;
         Ok(())
@@ -41,7 +41,7 @@ impl Store {
         let rows = sqlx::query(
             "SELECT name, split, previous, sticky, stable, rejected, rejected_reason FROM splits ORDER BY name",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&self.database)
         .await?;
         let mut records = Vec::with_capacity(rows.len());
         for row in rows {

@@ -1,4 +1,4 @@
-// Generated from openapi/gateway.json (sha256 61280e80a8071b6a49ba6a99844005a6648472aba4723a4e78b4a3044b780ce5) by cargo xtask web.
+// Generated from openapi/gateway.json (sha256 221f03492f694aaa7cb91b8e6925a7cfd51d20a09d8293a956413b5dddb883ca) by cargo xtask web.
 
 export type paths = Record<string, never>;
 export type webhooks = Record<string, never>;

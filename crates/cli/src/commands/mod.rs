@@ -24,6 +24,7 @@ mod requests;
 mod serve;
 mod setup;
 mod status;
+mod store;
 mod top;
 mod triton_folder;
 mod version_folders;
@@ -77,6 +78,8 @@ pub(crate) enum Command {
     Backup(backup::BackupArgs),
     /// Make a state folder of a backup, for a gateway that does not run
     Restore(backup::RestoreArgs),
+    /// Move the state to another database, while no gateway runs (packhorse-gateway)
+    Store(store::StoreArgs),
     /// Show what happened in the cluster, and follow it
     Events(events::EventsArgs),
     /// Show what admins did
@@ -122,6 +125,7 @@ impl Command {
             Self::Certs(command) => command.run(context),
             Self::Backup(args) => args.run(context).await,
             Self::Restore(args) => args.run(context),
+            Self::Store(_) => store::pass_on(),
             Self::Events(args) => args.run(context).await,
             Self::Audit(args) => args.run(context).await,
             Self::Findings(args) => args.run(context).await,

@@ -22,6 +22,7 @@ const CHUNKS: usize = 4;
     get, path = "/v1/backup", tag = "backup", security(("admin" = [])),
     responses(
         (status = 200, description = "The archive", body = Vec<u8>, content_type = "application/x-tar"),
+        (status = 501, description = "The database is PostgreSQL's, whose own tools back it up", body = ErrorBody),
         (status = 503, description = "Another backup is being made", body = ErrorBody),
         (status = 507, description = "The gateway's disk is full", body = ErrorBody),
         (status = "default", description = "Any other failure", body = ErrorBody),

@@ -29,7 +29,7 @@ impl From<StoreError> for ApiError {
             StoreError::DiskFull(_) => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
             }
-            StoreError::Unavailable(_) => Self::unavailable(&error),
+            StoreError::Unavailable(_) | StoreError::Superseded(_) => Self::unavailable(&error),
             StoreError::Database(_) | StoreError::Unreadable { .. } => Self::internal(&error),
         }
     }
@@ -119,6 +119,7 @@ impl From<WantedError> for ApiError {
 impl From<SnapshotError> for ApiError {
     fn from(error: SnapshotError) -> Self {
         match error {
+            SnapshotError::NotAFile => Self::new(StatusCode::NOT_IMPLEMENTED, error.to_string()),
             SnapshotError::Busy => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
             SnapshotError::DiskFull => {
                 Self::new(StatusCode::INSUFFICIENT_STORAGE, error.to_string())
@@ -250,6 +251,13 @@ mod tests {
             check(StoreError::from(EngineError::of(code)), 503, FAILS);
         }
         check(StoreError::from(sqlx::Error::PoolTimedOut), 503, FAILS);
+        // The SQLSTATEs of a full disk; of a server that stops, starts, is a standby, has no connection left, and waits for too long.
+        check(StoreError::from(EngineError::of("53100")), 507, FULL);
+        for code in ["57P01", "57P03", "25006", "53300", "57014", "55P03"] {
+            check(StoreError::from(EngineError::of(code)), 503, FAILS);
+        }
+        let ours = StoreError::from(EngineError::of("42601"));
+        check(ours, 500, crate::api::error::INTERNAL_ERROR);
         // SQLITE_ERROR.
         let ours = StoreError::from(EngineError::of("1"));
         check(ours, 500, crate::api::error::INTERNAL_ERROR);

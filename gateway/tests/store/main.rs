@@ -1,6 +1,18 @@
-//! The store with SQLite: rows are read back as they were written, also after the database is opened again, and constraints hold.
+//! The store on both engines: rows are read back as they were written, also after the database is opened again, and constraints hold.
 
 #![expect(clippy::unwrap_used, reason = "a test that is surprised fails")]
+
+#[path = "../store_faults/acts.rs"]
+mod acts;
+mod failover;
+mod hold;
+mod migrate;
+mod place;
+mod postgres_server;
+mod proxy;
+mod rows;
+mod tables;
+mod tls;
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
@@ -15,7 +27,47 @@ use packhorse_control::record::{Forecast, NodeRecord, PlanOutcome, PlanRecord, S
 use packhorse_estimator::OperatorGraph;
 use packhorse_gateway::store::{ArtifactFiles, InsertModelError, Store};
 use packhorse_kernels::KernelTable;
-use sqlx::{Connection as _, Executor as _};
+
+use place::Place;
+
+/// Makes a test of each engine of these.
+macro_rules! on_both_engines {
+    ($($name:ident),* $(,)?) => {
+        mod on_sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn $name() {
+                super::$name(super::Place::sqlite()).await;
+            })*
+        }
+
+        mod on_postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+            async fn $name() {
+                if let Some(place) = super::Place::postgres().await {
+                    super::$name(place).await;
+                }
+            })*
+        }
+    };
+}
+
+on_both_engines![
+    everything_is_read_back_as_it_was_written_also_by_another_opening,
+    measurements_are_kept_without_their_model_and_replaced_by_newer_ones,
+    every_start_has_a_greater_epoch,
+    a_store_keeps_its_identity_and_its_raised_epochs,
+    a_file_is_never_deleted_under_a_registration,
+    plans_are_listed_without_what_is_large_in_them,
+    a_model_needs_its_artifact_and_a_version_of_its_own,
+    models_change_fail_and_go_with_their_profiles,
+    a_store_from_before_families_gets_models_that_are_in_none,
+    a_store_from_before_reservations_keeps_its_rates_and_takes_models_without,
+    a_model_knows_which_plans_were_made_before_it,
+    the_newest_plans_are_kept_and_listed_newest_first,
+    settings_change_one_by_one,
+    needs_are_replaced_together,
+    writers_wait_for_each_other,
+];
 
 async fn open(folder: &Path) -> Store {
     Store::open(&folder.join("packhorse.db")).await.unwrap()
@@ -105,20 +157,8 @@ fn plan(generation: u64) -> PlanRecord {
     }
 }
 
-/// Makes the database of a folder as an older version has left it.
-async fn make_old(folder: &Path, statements: &[&'static str]) {
-    let url = format!("sqlite://{}", folder.join("packhorse.db").display());
-    let mut old = sqlx::SqliteConnection::connect(&url).await.unwrap();
-    for statement in statements {
-        old.execute(*statement).await.unwrap();
-    }
-    old.close().await.unwrap();
-}
-
-#[tokio::test]
-async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn everything_is_read_back_as_it_was_written_also_by_another_opening(place: Place) {
+    let store = place.open().await;
     assert!(store.insert_artifact(digest(1), 77).await.unwrap());
     assert!(!store.insert_artifact(digest(1), 77).await.unwrap());
     let spec = spec("m:2", digest(1));
@@ -158,7 +198,7 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
     store.insert_plan(&plan(1), None).await.unwrap();
     store.close().await;
 
-    let store = open(folder.path()).await;
+    let store = place.open().await;
     assert_eq!(store.artifact(digest(1)).await.unwrap(), Some(77));
     assert_eq!(store.artifact(digest(2)).await.unwrap(), None);
     assert_eq!(store.artifacts().await.unwrap(), [(digest(1), 77)]);
@@ -172,10 +212,8 @@ async fn everything_is_read_back_as_it_was_written_also_by_another_opening() {
     assert_eq!(store.plan(Generation(u64::MAX)).await.unwrap(), None);
 }
 
-#[tokio::test]
-async fn measurements_are_kept_without_their_model_and_replaced_by_newer_ones() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn measurements_are_kept_without_their_model_and_replaced_by_newer_ones(place: Place) {
+    let store = place.open().await;
     let key = |signature: &str| MeasurementKey {
         artifact: digest(1),
         device_kind: "T4".parse().unwrap(),
@@ -199,7 +237,7 @@ async fn measurements_are_kept_without_their_model_and_replaced_by_newer_ones() 
     store.delete_measurement(&key("b")).await.unwrap();
     store.close().await;
 
-    let store = open(folder.path()).await;
+    let store = place.open().await;
     assert!(store.profiles().await.unwrap().is_empty());
     let table = table(9);
     let (_, _, profile) = table.iter().next().unwrap();
@@ -220,37 +258,31 @@ async fn a_file_that_is_no_database_is_said_to_be_none() {
     assert!(source.contains("file is not a database"), "{source}");
 }
 
-#[tokio::test]
-async fn every_start_has_a_greater_epoch() {
-    let folder = tempfile::tempdir().unwrap();
+async fn every_start_has_a_greater_epoch(place: Place) {
     for expected in 1..=3 {
-        let store = open(folder.path()).await;
+        let store = place.open().await;
         assert_eq!(store.begin_epoch().await.unwrap(), expected);
         store.close().await;
     }
 }
 
-#[tokio::test]
-async fn a_store_keeps_its_identity_and_its_raised_epochs() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn a_store_keeps_its_identity_and_its_raised_epochs(place: Place) {
+    let store = place.open().await;
     let id = store.cluster_id().await.unwrap();
     assert_eq!(store.begin_epoch().await.unwrap(), 1);
     store.begin_epoch_at(41).await.unwrap();
     assert!(store.begin_epoch_at(41).await.is_err());
     store.close().await;
-    let store = open(folder.path()).await;
+    let store = place.open().await;
     assert_eq!(store.cluster_id().await.unwrap(), id);
     assert_eq!(store.begin_epoch().await.unwrap(), 42);
-    let other = tempfile::tempdir().unwrap();
-    assert_ne!(open(other.path()).await.cluster_id().await.unwrap(), id);
+    let other = place.another().await;
+    assert_ne!(other.open().await.cluster_id().await.unwrap(), id);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_file_is_never_deleted_under_a_registration() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
-    let files = folder.path().join("artifacts");
+async fn a_file_is_never_deleted_under_a_registration(place: Place) {
+    let store = place.open().await;
+    let files = place.folder().join("artifacts");
     let limit = ByteCount::new(1 << 20);
     let files = ArtifactFiles::open(files, Vec::new(), limit, store.clone())
         .await
@@ -291,10 +323,8 @@ async fn a_file_is_never_deleted_under_a_registration() {
     assert_eq!(registered + refused, 60);
 }
 
-#[tokio::test]
-async fn plans_are_listed_without_what_is_large_in_them() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn plans_are_listed_without_what_is_large_in_them(place: Place) {
+    let store = place.open().await;
     let mut large = plan(2);
     large.forecasts = (0..40)
         .map(|number| Forecast {
@@ -328,15 +358,13 @@ async fn plans_are_listed_without_what_is_large_in_them() {
     store.close().await;
 
     // A store of 0.1.0 has no summaries; they are added when it is opened.
-    make_old(folder.path(), &["UPDATE plans SET summary = NULL"]).await;
-    let store = open(folder.path()).await;
+    place.carry_out(&["UPDATE plans SET summary = NULL"]).await;
+    let store = place.open().await;
     assert_eq!(store.plan_summaries(None, 10).await.unwrap(), listed);
 }
 
-#[tokio::test]
-async fn a_model_needs_its_artifact_and_a_version_of_its_own() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn a_model_needs_its_artifact_and_a_version_of_its_own(place: Place) {
+    let store = place.open().await;
     let missing = store.insert_model(&spec("m:1", digest(1))).await;
     assert!(matches!(missing, Err(InsertModelError::UnknownArtifact)));
     store.insert_artifact(digest(1), 1).await.unwrap();
@@ -347,10 +375,8 @@ async fn a_model_needs_its_artifact_and_a_version_of_its_own() {
     assert_eq!(store.models().await.unwrap().len(), 2);
 }
 
-#[tokio::test]
-async fn models_change_fail_and_go_with_their_profiles() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn models_change_fail_and_go_with_their_profiles(place: Place) {
+    let store = place.open().await;
     store.insert_artifact(digest(1), 1).await.unwrap();
     let (m, n): (ModelId, ModelId) = ("m:1".parse().unwrap(), "n:1".parse().unwrap());
     for model in ["m:1", "n:1"] {
@@ -416,10 +442,8 @@ async fn models_change_fail_and_go_with_their_profiles() {
     assert_eq!(left, [n]);
 }
 
-#[tokio::test]
-async fn a_store_from_before_families_gets_models_that_are_in_none() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn a_store_from_before_families_gets_models_that_are_in_none(place: Place) {
+    let store = place.open().await;
     store.insert_artifact(digest(1), 1).await.unwrap();
     store.insert_model(&spec("m:1", digest(1))).await.unwrap();
     drop(store);
@@ -428,8 +452,8 @@ async fn a_store_from_before_families_gets_models_that_are_in_none() {
         "ALTER TABLE models DROP COLUMN accuracy_pct",
         "DELETE FROM _sqlx_migrations WHERE version = 13",
     ];
-    make_old(folder.path(), &statements).await;
-    let store = open(folder.path()).await;
+    place.carry_out(&statements).await;
+    let store = place.open().await;
     let models = store.models().await.unwrap();
     let expected = ModelSpec {
         variant: None,
@@ -438,10 +462,8 @@ async fn a_store_from_before_families_gets_models_that_are_in_none() {
     assert_eq!(models[0].spec, expected);
 }
 
-#[tokio::test]
-async fn a_store_from_before_reservations_keeps_its_rates_and_takes_models_without() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn a_store_from_before_reservations_keeps_its_rates_and_takes_models_without(place: Place) {
+    let store = place.open().await;
     store.insert_artifact(digest(1), 1).await.unwrap();
     store.insert_model(&spec("m:1", digest(1))).await.unwrap();
     drop(store);
@@ -452,8 +474,8 @@ async fn a_store_from_before_reservations_keeps_its_rates_and_takes_models_witho
         "ALTER TABLE models RENAME COLUMN old_rps TO rate_rps",
         "DELETE FROM _sqlx_migrations WHERE version = 15",
     ];
-    make_old(folder.path(), &statements).await;
-    let store = open(folder.path()).await;
+    place.carry_out(&statements).await;
+    let store = place.open().await;
     let without = ModelSpec {
         rate: None,
         ..spec("n:1", digest(1))
@@ -464,10 +486,8 @@ async fn a_store_from_before_reservations_keeps_its_rates_and_takes_models_witho
     assert_eq!(models[1].spec, without);
 }
 
-#[tokio::test]
-async fn a_model_knows_which_plans_were_made_before_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn a_model_knows_which_plans_were_made_before_it(place: Place) {
+    let store = place.open().await;
     store.insert_artifact(digest(1), 1).await.unwrap();
     store.insert_model(&spec("a:1", digest(1))).await.unwrap();
     store.insert_plan(&plan(6), None).await.unwrap();
@@ -483,10 +503,8 @@ async fn a_model_knows_which_plans_were_made_before_it() {
     assert_eq!(after, [Generation(0), Generation(7)]);
 }
 
-#[tokio::test]
-async fn the_newest_plans_are_kept_and_listed_newest_first() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn the_newest_plans_are_kept_and_listed_newest_first(place: Place) {
+    let store = place.open().await;
     let newest = Store::PLANS_KEPT + 3;
     for generation in [1, 2, 3, 4, newest] {
         store.insert_plan(&plan(generation), None).await.unwrap();
@@ -509,10 +527,8 @@ async fn the_newest_plans_are_kept_and_listed_newest_first() {
     assert_eq!(store.newest_plan().await.unwrap(), Some(plan(newest)));
 }
 
-#[tokio::test]
-async fn settings_change_one_by_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn settings_change_one_by_one(place: Place) {
+    let store = place.open().await;
     assert_eq!(store.settings().await.unwrap(), Settings::default());
     let policy = Settings {
         policy: Some("exclusive".to_owned()),
@@ -540,10 +556,8 @@ async fn settings_change_one_by_one() {
     assert_eq!(store.settings().await.unwrap(), all);
 }
 
-#[tokio::test]
-async fn needs_are_replaced_together() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn needs_are_replaced_together(place: Place) {
+    let store = place.open().await;
     assert_eq!(store.needs().await.unwrap(), BTreeMap::new());
     let needs = |needs: &[(&str, f64)]| -> BTreeMap<ModelName, RequestsPerSecond> {
         let rate = |rate: f64| RequestsPerSecond::new(rate).unwrap();
@@ -572,10 +586,8 @@ async fn a_folder_may_be_called_anything() {
     assert!(odd.join("packhorse.db").exists());
 }
 
-#[tokio::test]
-async fn writers_wait_for_each_other() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path()).await;
+async fn writers_wait_for_each_other(place: Place) {
+    let store = place.open().await;
     let mut writers = tokio::task::JoinSet::new();
     for byte in 0..32 {
         let store = store.clone();
