@@ -17,8 +17,10 @@ pub(crate) struct Pools;
 
 /// The model, of which each copy has 98 MiB of weights.
 const MODEL: &str = "resnet50";
-/// The memory for weights and batches, and what the process has otherwise: 512 MiB are left free for the context of a GPU.
+/// The memory of the device for weights, batches, and what the process has otherwise: 512 MiB are left free for the context of a GPU.
 const MEMORY_MIB: u32 = 1024;
+/// The same for the smaller model of `--quick`, of 21 MiB.
+const QUICK_MEMORY_MIB: u32 = 640;
 const DEMAND: Demand = Demand {
     rate_rps: 1.0,
     slo_ms: 5000.0,
@@ -49,10 +51,14 @@ impl Part for Pools {
     }
 
     fn run(&self, host: &Host, section: &mut Section) -> anyhow::Result<()> {
-        let (copies, rounds) = if host.quick { (10, 2) } else { (20, 10) };
+        let (copies, rounds, memory_mib) = if host.quick {
+            (16, 2, QUICK_MEMORY_MIB)
+        } else {
+            (20, 10, MEMORY_MIB)
+        };
         let copies = copies_of(&models::make_model(host, MODEL)?, copies)?;
         let memory =
-            { host.devices.iter() }.map(|device| format!("{}={MEMORY_MIB}MiB", device.name));
+            { host.devices.iter() }.map(|device| format!("{}={memory_mib}MiB", device.name));
         let memory = memory.collect::<Vec<_>>().join(",");
         let environment = [
             ("PACKHORSE_GPU_POOLS", "true"),
