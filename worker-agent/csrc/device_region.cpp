@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <ATen/Context.h>
+#include <ATen/DeviceAccelerator.h>
 #include <ATen/cuda/MemPool.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/core/DeviceGuard.h>
@@ -188,6 +189,20 @@ class PinnedMemory {
   std::unique_ptr<char, Free> bytes_;
 };
 
+// Has libtorch allocate what it keeps for products of matrices, for each thread and stream, for ever: it is not to lie in the region of the program
+// that has the first one while it is loaded.
+void prepare_products(const c10::Device &device) {
+  try {
+    const at::Tensor numbers = at::empty({16, 16}, at::TensorOptions(device));
+    // The two ways in which they are computed.
+    at::mm(numbers, numbers);
+    at::addmm(numbers[0], numbers, numbers);
+  } catch (const std::exception &) {
+    // Where there is no memory for that, there is none for the program. libtorch would report the error after a call of its own.
+    cuda_function<cudaError_t()>("cudaGetLastError")();
+  }
+}
+
 // The memory of a program. libtorch asks for segments of it, in which it places what the loading thread allocates.
 class DeviceRegion final : public packhorse_region {
  public:
@@ -212,21 +227,37 @@ class DeviceRegion final : public packhorse_region {
   }
 
   void enter() override {
-    const auto loading = std::this_thread::get_id();
-    const auto is_loading = [loading](cudaStream_t) { return std::this_thread::get_id() == loading; };
-    c10::cuda::CUDACachingAllocator::beginAllocateToPool(index(), pool_->id(), is_loading);
+    const c10::DeviceGuard guard(device_of(device_));
+    begin_capture();
+    try {
+      prepare_products(device_of(device_));
+      const auto loading = std::this_thread::get_id();
+      const auto is_loading = [loading](cudaStream_t) { return std::this_thread::get_id() == loading; };
+      c10::cuda::CUDACachingAllocator::beginAllocateToPool(index(), pool_->id(), is_loading);
+    } catch (...) {
+      end_capture();
+      throw;
+    }
   }
 
   void leave() override {
-    c10::cuda::CUDACachingAllocator::endAllocateToPool(index(), pool_->id());
-    // The use of the pool that its beginning counted.
-    c10::cuda::CUDACachingAllocator::releasePool(index(), pool_->id());
+    const c10::DeviceGuard guard(device_of(device_));
+    try {
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(index(), pool_->id());
+      // The use of the pool that its beginning counted.
+      c10::cuda::CUDACachingAllocator::releasePool(index(), pool_->id());
+      // Also what a load began that has failed may still read what it has freed.
+      at::accelerator::synchronizeDevice(index());
+      unmap(chunks_of(live_ranges()));
+    } catch (...) {
+      end_capture();
+      throw;
+    }
+    end_capture();
   }
 
   size_t seal(const char *) override {
     const c10::DeviceGuard guard(device_of(device_));
-    // Segments in which nothing is alive.
-    c10::cuda::CUDACachingAllocator::emptyCache(pool_->id());
     kept_ = live_ranges();
     needed_ = chunks_of(kept_);
     unmap(needed_);
@@ -279,11 +310,15 @@ class DeviceRegion final : public packhorse_region {
 
   bool is_empty() override {
     const c10::DeviceGuard guard(device_of(device_));
+    const auto alive = chunks_of(live_ranges());
     // Its end has libtorch free the segments in which nothing is alive.
-    const auto id = pool_->id();
     pool_.reset();
-    c10::cuda::CUDACachingAllocator::emptyCache(id);
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (!segments_.empty()) {
+      // Somebody has a tensor still. All else comes free.
+      image_.reset();
+      unmap_locked(alive);
+    }
     return segments_.empty();
   }
 
@@ -292,7 +327,7 @@ class DeviceRegion final : public packhorse_region {
 
   void *at(size_t offset) const { return reinterpret_cast<void *>(base_ + offset); }
 
-  // Returns a range of addresses with memory; null if there is none. Called by libtorch, which then frees what it can and asks again.
+  // Returns a range of addresses with memory; null if there is none. Called by libtorch.
   void *take_segment(size_t size) {
     size = (size + segment_unit - 1) / segment_unit * segment_unit;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -334,44 +369,57 @@ class DeviceRegion final : public packhorse_region {
   }
 
   void map_locked(const std::set<size_t> &chunks) {
+    const Driver &driver = Driver::get();
     std::map<size_t, SpareChunks::Chunk> taken;
+    std::vector<size_t> mapped;
     try {
       for (const size_t chunk : chunks) {
         if (chunks_.count(chunk) == 0) {
           taken[chunk] = spare_.take();
         }
       }
+      for (const auto &[place, chunk] : taken) {
+        check_driver(driver.map(base_ + place * chunk_size, chunk_size, 0, chunk, 0), "memory behind addresses");
+        mapped.push_back(place);
+      }
+      CUmemAccessDesc access{};
+      access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+      access.location.id = device_;
+      access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+      for_runs(taken, [&](CUdeviceptr from, size_t size) { check_driver(driver.set_access(from, size, &access, 1), "access to memory"); });
     } catch (const std::exception &) {
+      for (const size_t place : mapped) {
+        driver.unmap(base_ + place * chunk_size, chunk_size);
+      }
       for (const auto &[place, chunk] : taken) {
         spare_.give_back(chunk);
       }
       throw;
     }
-    for (const auto &[place, chunk] : taken) {
-      check_driver(Driver::get().map(base_ + place * chunk_size, chunk_size, 0, chunk, 0), "memory behind addresses");
-      chunks_[place] = chunk;
-    }
-    CUmemAccessDesc access{};
-    access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    access.location.id = device_;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    for_runs(taken, [&](CUdeviceptr from, size_t size) { check_driver(Driver::get().set_access(from, size, &access, 1), "access to memory"); });
+    chunks_.insert(taken.begin(), taken.end());
   }
 
   // Takes the memory from behind all addresses but those of these chunks. Nothing uses it.
   void unmap(const std::set<size_t> &except) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    unmap_locked(except);
+  }
+
+  void unmap_locked(const std::set<size_t> &except) {
     std::map<size_t, SpareChunks::Chunk> leaving;
     for (const auto &[place, chunk] : chunks_) {
       if (except.count(place) == 0) {
         leaving[place] = chunk;
       }
     }
-    for_runs(leaving, [](CUdeviceptr from, size_t size) { check_driver(Driver::get().unmap(from, size), "memory behind addresses"); });
-    for (const auto &[place, chunk] : leaving) {
-      chunks_.erase(place);
-      spare_.give_back(chunk);
-    }
+    for_runs(leaving, [this](CUdeviceptr from, size_t size) {
+      check_driver(Driver::get().unmap(from, size), "memory behind addresses");
+      const size_t first = (from - base_) / chunk_size;
+      for (size_t place = first; place < first + size / chunk_size; ++place) {
+        spare_.give_back(chunks_.at(place));
+        chunks_.erase(place);
+      }
+    });
   }
 
   // Calls a function with the addresses of each run of chunks without a gap.

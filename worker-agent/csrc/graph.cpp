@@ -2,6 +2,7 @@
 // them at build time nothing can be recorded, and programs run kernel by kernel.
 
 #include "program.h"
+#include "region.h"
 
 #include <stdexcept>
 
@@ -19,6 +20,11 @@ struct packhorse_graph {
 };
 
 namespace {
+
+struct Capture {
+  Capture() { begin_capture(); }
+  ~Capture() { end_capture(); }
+};
 
 // Returns contiguous memory for a graph's input: the beginning of the other graph's, if there is one and it is large enough.
 at::Tensor input_memory(const at::Tensor &input, const at::Tensor *other) {
@@ -60,6 +66,7 @@ int packhorse_graph_record(packhorse_module *module, const packhorse_stream *str
     std::vector<at::Tensor> outputs;
     // The work of other threads at the same time is neither recorded nor refused.
     const auto pool = pool_owner != nullptr ? pool_owner->graph.pool() : c10::MempoolId_t{0, 0};
+    const Capture capture;
     made->graph.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
     try {
       outputs = run_program(*module, made->inputs);

@@ -188,12 +188,18 @@ void find_writes(torch::jit::Block *block, Writes &found) {
 
 // Returns true if it is certain that a run of a program without state writes to none of its constants.
 bool only_reads_weights(const std::shared_ptr<torch::jit::Graph> &graph) {
+  if (forks(graph)) {
+    return false;
+  }
   Writes found;
   find_writes(graph->block(), found);
-  if (found.written.empty()) {
-    return true;
+  const torch::jit::AliasDb aliases(graph);
+  // Some operators write without saying so, such as those that count means; the analysis knows them.
+  const auto is_written = [&](const torch::jit::Value *constant) { return aliases.hasWriters(constant); };
+  if (std::any_of(found.constants.begin(), found.constants.end(), is_written)) {
+    return false;
   }
-  return !found.contained && !torch::jit::AliasDb(graph).mayContainAlias(found.written, found.constants);
+  return found.written.empty() || (!found.contained && !aliases.mayContainAlias(found.written, found.constants));
 }
 
 std::vector<at::Tensor> run_program(packhorse_module &module, std::vector<at::Tensor> inputs) {

@@ -379,6 +379,56 @@ class RegionAllocator final : public c10::Allocator {
 
 }  // namespace
 
+namespace {
+
+std::mutex capturing;
+std::mutex ending;
+std::vector<packhorse_region *> ended;
+
+// Destroys the regions that have ended, unless a capture is under way, whose end does.
+void destroy_ended() {
+  const std::unique_lock<std::mutex> lock(capturing, std::try_to_lock);
+  if (!lock.owns_lock()) {
+    return;
+  }
+  std::vector<packhorse_region *> regions;
+  {
+    const std::lock_guard<std::mutex> guard(ending);
+    regions.swap(ended);
+  }
+  for (packhorse_region *region : regions) {
+    char *message = nullptr;
+    const int code = guarded(&message, [&] {
+      // What is still alive may be read, and is freed here, by whoever has it.
+      if (region->is_empty()) {
+        delete region;
+      }
+      return PACKHORSE_OK;
+    });
+    if (code != PACKHORSE_OK) {
+      // A device that has failed gives nothing back.
+      packhorse_message_free(message);
+    }
+  }
+}
+
+}  // namespace
+
+void begin_capture() { capturing.lock(); }
+
+void end_capture() {
+  capturing.unlock();
+  destroy_ended();
+}
+
+void end_region(packhorse_region *region) {
+  {
+    const std::lock_guard<std::mutex> guard(ending);
+    ended.push_back(region);
+  }
+  destroy_ended();
+}
+
 extern "C" {
 
 void packhorse_region_prepare(void) { pagemap() = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
@@ -444,20 +494,7 @@ int packhorse_region_digest(const packhorse_region *region, uint64_t *digest, ch
   });
 }
 
-void packhorse_region_free(packhorse_region *region) {
-  char *message = nullptr;
-  const int code = guarded(&message, [&] {
-    // What is still alive may be read, and is freed here, by whoever has it.
-    if (region->is_empty()) {
-      delete region;
-    }
-    return PACKHORSE_OK;
-  });
-  if (code != PACKHORSE_OK) {
-    // A device that has failed gives nothing back.
-    packhorse_message_free(message);
-  }
-}
+void packhorse_region_free(packhorse_region *region) { end_region(region); }
 
 void packhorse_release_free_memory(void) { release_free_memory(); }
 

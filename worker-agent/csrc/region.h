@@ -5,6 +5,8 @@
 #include "call.h"
 
 #include <memory>
+#include <mutex>
+#include <vector>
 
 struct packhorse_region {
   packhorse_region() = default;
@@ -47,6 +49,14 @@ struct packhorse_region {
 
   static constexpr uint64_t no_bytes = 1469598103934665603ULL;
 };
+
+// Begins what libtorch counts as the capture of a device's allocations: loading into a region, or recording a graph. While one is under way no pool of
+// memory may end, or the process ends. So one is at a time, and what was to end meanwhile ends after it.
+void begin_capture();
+void end_capture();
+
+// Destroys a region, or has it be destroyed once no capture is under way.
+void end_region(packhorse_region *region);
 
 // Creates a region of a CUDA device.
 std::unique_ptr<packhorse_region> new_device_region(int cuda_device);

@@ -131,7 +131,7 @@ impl Executor for StoredProgram {
     fn prepare_memory(&self, mapped: View) -> Arc<dyn InputMemory> {
         match self.in_memory() {
             Some(executor) => executor.prepare_memory(mapped),
-            // What is prepared for a GPU belongs to a program; only those of CPUs leave memory.
+            // A GPU gets copies of it.
             None => Arc::new(mapped),
         }
     }

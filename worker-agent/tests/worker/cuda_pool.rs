@@ -166,6 +166,36 @@ fn a_program_that_may_write_to_its_weights_keeps_them_on_a_device() {
 }
 
 #[test]
+fn a_member_may_end_while_another_is_loaded() {
+    let pipeline = PipelineSettings {
+        graphs: true,
+        ..PipelineSettings::default()
+    };
+    let node = Node::new(&[]);
+    let mut pool = node.pool(&pool_task(400 * MIB, pipeline));
+    let stays = member("Scaled1", 1, pipeline);
+    pool.begin(&stays);
+    let (mut link, _) = pool.connect_deciding(&stays);
+    let mut before: Option<ServeTask> = None;
+    for number in 2..10 {
+        let task = member(
+            ["Scaled2", "Scaled3"][number as usize % 2],
+            number,
+            pipeline,
+        );
+        pool.begin(&task);
+        if let Some(before) = before.replace(task.clone()) {
+            pool.end(&before);
+        }
+        let (mut of_member, first) = pool.connect_deciding(&task);
+        assert!(first.bytes > 0);
+        let factor = if number % 2 == 0 { 2 } else { 3 };
+        assert_eq!(ask(&mut of_member, 5, 2), scaled(5, 2, factor));
+        assert_eq!(ask(&mut link, 7, 1), scaled(7, 1, 1));
+    }
+}
+
+#[test]
 fn a_device_that_fails_while_weights_are_away_ends_the_pool() {
     let pipeline = PipelineSettings::default();
     let node = Node::new(&[]);

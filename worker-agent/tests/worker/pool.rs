@@ -61,7 +61,7 @@ impl PoolWorker {
         self.name();
     }
 
-    fn end(&mut self, task: &ServeTask) {
+    pub(crate) fn end(&mut self, task: &ServeTask) {
         self.members.remove(&task.replica).unwrap();
         self.name();
     }

@@ -213,7 +213,10 @@ impl PreparedBatch for Prepared {
         let headers = self.inputs.iter().map(|input| &input.header);
         self.mapped = if self.device.cuda_index.is_some() {
             let memory: Arc<dyn Any + Send + Sync> = Arc::<dyn InputMemory>::clone(memory);
-            let memory = memory.downcast().expect("prepared by the executor");
+            // A connection that was opened while the program was in its file only has memory that no device knows.
+            let Ok(memory) = memory.downcast() else {
+                return false;
+            };
             RegisteredInputs::find(memory, ranges, headers).map(MappedInputs::Registered)
         } else if self.device.only_reads_inputs {
             SharedInputs::find(memory, ranges, headers.cloned().collect()).map(MappedInputs::Shared)

@@ -90,8 +90,8 @@ impl RegionWeights {
 
     /// Notes that a run was begun on a stream of a GPU, while its lease lives.
     pub(super) fn note_run(&self, stream: &StageStream) -> Result<(), TorchError> {
-        let end = stream.record_event()?;
-        *self.last_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
+        let mut last_run = self.last_run.lock().unwrap_or_else(PoisonError::into_inner);
+        *last_run = Some(stream.record_event()?);
         Ok(())
     }
 
@@ -155,10 +155,11 @@ impl RegionWeights {
 
     /// Gives the region's memory back after the last run. No run begins meanwhile.
     fn park_region(&self) -> Result<bool, TorchError> {
-        let last_run = self.last_run.lock();
-        if let Some(end) = last_run.unwrap_or_else(PoisonError::into_inner).take() {
+        let mut last_run = self.last_run.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(end) = &*last_run {
             end.wait_until_complete()?;
         }
+        *last_run = None;
         self.region.park()
     }
 
