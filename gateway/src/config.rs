@@ -11,7 +11,9 @@ use std::{
 
 use clap::{
     ArgAction, Command, CommandFactory as _, FromArgMatches as _, Parser,
-    builder::BoolishValueParser, value_parser,
+    builder::BoolishValueParser,
+    error::{ContextKind, ContextValue},
+    value_parser,
 };
 use packhorse_cluster::{ByteCount, Discipline, ModelSpec, UnknownDiscipline};
 use packhorse_service::{DataHome, LogOptions, SupervisorOptions, SystemUser};
@@ -642,11 +644,30 @@ pub enum ConfigError {
     Platforms(#[from] PlatformsError),
 }
 
+/// Prints what is wrong with the command line, and ends the process. An address of a database may have a password, which is not printed.
+fn exit_without_password(error: &clap::Error) -> ! {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let argument = text(ContextKind::InvalidArg).unwrap_or_default();
+    let is_database = ["--store ", "--from ", "--to "]
+        .iter()
+        .any(|flag| argument.starts_with(flag));
+    let value = text(ContextKind::InvalidValue).filter(|value| is_database && value.contains("//"));
+    let Some(value) = value else { error.exit() };
+    let shown = error.to_string().replace(value, "the value");
+    eprint!("{shown}");
+    eprintln!("In a password, percent-encode the characters / ? # @ : and %.");
+    std::process::exit(error.exit_code())
+}
+
 impl Options {
     /// Reads the command line and the environment, and ends the process with a message if they are wrong. A variable of OpenTelemetry that is empty
     /// counts as absent, as its specification wants.
     pub fn read() -> Self {
-        let matches = without_empty_variables(Self::command()).get_matches();
+        let matches = without_empty_variables(Self::command()).try_get_matches();
+        let matches = matches.unwrap_or_else(|error| exit_without_password(&error));
         Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
     }
 

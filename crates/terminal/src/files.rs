@@ -73,13 +73,13 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Returns the folders in a folder that are not hidden, by name.
+/// Returns the folders in a folder that are not hidden, by name. A link that leads nowhere is an error: it may have been a folder.
 pub fn folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let name = path.file_name().unwrap_or_default();
-        if path.is_dir() && !name.as_encoded_bytes().starts_with(b".") {
+        if !name.as_encoded_bytes().starts_with(b".") && fs::metadata(&path)?.is_dir() {
             found.push(path);
         }
     }

@@ -3,7 +3,7 @@
 use packhorse_api::KeyView;
 use sqlx::{Row as _, any::AnyRow};
 
-use super::{Store, StoreError, json, to_json};
+use super::{Store, StoreError, json, reals::BindReal as _, to_json};
 use crate::keys::{KeyHash, KeyRecord};
 
 impl Store {
@@ -24,7 +24,7 @@ impl Store {
         .bind(to_json(&view.scopes))
         .bind(view.created_at_ms)
         .bind(view.expires_at_ms)
-        .bind(view.rate_rps)
+        .bind_real(view.rate_rps)
         .bind(view.max_in_flight.map(i64::from))
         .bind((!view.model_limits.is_empty()).then(|| to_json(&view.model_limits)))
         .execute(&mut transaction)
@@ -62,7 +62,7 @@ impl Store {
         sqlx::query(
             "UPDATE keys SET rate_rps = $1, max_in_flight = $2, model_limits = $3 WHERE id = $4",
         )
-        .bind(view.rate_rps)
+        .bind_real(view.rate_rps)
         .bind(view.max_in_flight.map(i64::from))
         .bind((!view.model_limits.is_empty()).then(|| to_json(&view.model_limits)))
         .bind(view.id.clone())

@@ -25,6 +25,7 @@ mod pairs;
 mod plans;
 mod postgres;
 mod profiles;
+mod reals;
 mod settings;
 mod splits;
 mod sqlite;

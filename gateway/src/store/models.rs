@@ -11,7 +11,8 @@ use packhorse_estimator::OperatorGraph;
 use sqlx::{Row as _, any::AnyRow, error::ErrorKind};
 
 use super::{
-    Store, StoreError, json, parsed, to_json, transaction::Transaction, unix_ms, unsigned,
+    Store, StoreError, json, parsed, reals::BindReal as _, to_json, transaction::Transaction,
+    unix_ms, unsigned,
 };
 
 /// The reason why a model cannot be added.
@@ -149,11 +150,11 @@ async fn insert(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), I
     .bind(to_json(&program.inputs))
     .bind(to_json(&program.outputs))
     .bind(millis(spec.slo))
-    .bind(spec.rate.map(RequestsPerSecond::get))
+    .bind_real(spec.rate.map(RequestsPerSecond::get))
     .bind(spec.rate_mode.as_str())
     .bind(spec.queue_limit.map(i64::from))
     .bind(spec.family().map(ToString::to_string))
-    .bind(accuracy(spec))
+    .bind_real(accuracy(spec))
     .bind(i64::from(u32::from(spec.priority)))
     .bind(i64::from(u32::from(spec.min_replicas)))
     .bind(spec.max_cold_wait.map(whole_millis))
@@ -192,11 +193,11 @@ async fn update(transaction: &mut Transaction, spec: &ModelSpec) -> Result<(), S
          min_replicas = $8, max_cold_wait_ms = $9, cache = $10 WHERE name = $11 AND version = $12",
     )
     .bind(millis(spec.slo))
-    .bind(spec.rate.map(RequestsPerSecond::get))
+    .bind_real(spec.rate.map(RequestsPerSecond::get))
     .bind(spec.rate_mode.as_str())
     .bind(spec.queue_limit.map(i64::from))
     .bind(spec.family().map(ToString::to_string))
-    .bind(accuracy(spec))
+    .bind_real(accuracy(spec))
     .bind(i64::from(u32::from(spec.priority)))
     .bind(i64::from(u32::from(spec.min_replicas)))
     .bind(spec.max_cold_wait.map(whole_millis))

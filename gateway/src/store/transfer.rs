@@ -14,7 +14,9 @@ use super::{
     Engine, OpenStoreError, Store, StoreError, StoreUrl,
     database::{Database, Patience},
     hold::Hold,
-    migrations, postgres, sqlite,
+    migrations, postgres,
+    reals::BindReal as _,
+    sqlite,
     tables::{ColumnKind, TABLES, Table},
     transaction::Transaction,
     unsigned,
@@ -274,7 +276,7 @@ fn bind<'q>(
     for (name, kind) in table.columns {
         insert = match kind {
             ColumnKind::Integer => insert.bind(row.try_get::<Option<i64>, _>(*name)?),
-            ColumnKind::Real => insert.bind(row.try_get::<Option<f64>, _>(*name)?),
+            ColumnKind::Real => insert.bind_real(row.try_get::<Option<f64>, _>(*name)?),
             ColumnKind::Text => insert.bind(row.try_get::<Option<String>, _>(*name)?),
             ColumnKind::Truth => insert.bind(row.try_get::<i64, _>(*name)? != 0),
         };

@@ -170,6 +170,8 @@ impl FleetFolder {
             match within {
                 Ok(within) if within.is_empty() => {
                     if let Err(error) = self.read_model(root, &folder) {
+                        // The folder may be the wrong one, or what lies in it is away.
+                        self.incomplete |= !is_model(&folder);
                         self.note_problem(place(root, &folder), &error);
                         self.doubt(&folder);
                     }
