@@ -52,6 +52,7 @@ macro_rules! on_both_engines {
 }
 
 on_both_engines![
+    a_number_may_be_absent_in_one_row_and_there_in_the_next,
     everything_is_read_back_as_it_was_written_also_by_another_opening,
     measurements_are_kept_without_their_model_and_replaced_by_newer_ones,
     every_start_has_a_greater_epoch,
@@ -361,6 +362,17 @@ async fn plans_are_listed_without_what_is_large_in_them(place: Place) {
     place.carry_out(&["UPDATE plans SET summary = NULL"]).await;
     let store = place.open().await;
     assert_eq!(store.plan_summaries(None, 10).await.unwrap(), listed);
+}
+
+async fn a_number_may_be_absent_in_one_row_and_there_in_the_next(place: Place) {
+    let store = place.open().await;
+    store.insert_artifact(digest(1), 77).await.unwrap();
+    // More than the connections that there are.
+    for number in 0..40 {
+        let mut model = spec(&format!("m{number}:1"), digest(1));
+        model.rate = (number >= 20).then(|| RequestsPerSecond::new(2.5).unwrap());
+        store.insert_model(&model).await.unwrap();
+    }
 }
 
 async fn a_model_needs_its_artifact_and_a_version_of_its_own(place: Place) {
