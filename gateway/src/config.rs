@@ -109,7 +109,7 @@ impl GrpcListen {
     }
 }
 
-/// What the program does in place of running a gateway.
+/// The commands that run no gateway.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum OfflineCommand {
     /// Work on databases while no gateway runs
@@ -130,7 +130,7 @@ pub enum OfflineCommand {
     reason = "they are flags of a command line"
 )]
 pub struct Options {
-    /// What is done in place of running a gateway.
+    /// The command in place of running a gateway.
     #[command(subcommand)]
     pub command: Option<OfflineCommand>,
 

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 
 use crate::store::{StoreUrl, TransferError, transfer};
 
-/// What is done with databases.
+/// The commands on databases.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum StoreCommand {
     /// Copy a cluster from one database into another one, which is empty, while no gateway runs

@@ -228,32 +228,23 @@ class DeviceRegion final : public packhorse_region {
 
   void enter() override {
     const c10::DeviceGuard guard(device_of(device_));
-    begin_capture();
-    try {
-      prepare_products(device_of(device_));
-      const auto loading = std::this_thread::get_id();
-      const auto is_loading = [loading](cudaStream_t) { return std::this_thread::get_id() == loading; };
-      c10::cuda::CUDACachingAllocator::beginAllocateToPool(index(), pool_->id(), is_loading);
-    } catch (...) {
-      end_capture();
-      throw;
-    }
+    auto capture = std::make_unique<Capture>();
+    prepare_products(device_of(device_));
+    const auto loading = std::this_thread::get_id();
+    const auto is_loading = [loading](cudaStream_t) { return std::this_thread::get_id() == loading; };
+    c10::cuda::CUDACachingAllocator::beginAllocateToPool(index(), pool_->id(), is_loading);
+    capture_ = std::move(capture);
   }
 
   void leave() override {
     const c10::DeviceGuard guard(device_of(device_));
-    try {
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(index(), pool_->id());
-      // The use of the pool that its beginning counted.
-      c10::cuda::CUDACachingAllocator::releasePool(index(), pool_->id());
-      // Also what a load began that has failed may still read what it has freed.
-      at::accelerator::synchronizeDevice(index());
-      unmap(chunks_of(live_ranges()));
-    } catch (...) {
-      end_capture();
-      throw;
-    }
-    end_capture();
+    const std::unique_ptr<Capture> ends = std::move(capture_);
+    c10::cuda::CUDACachingAllocator::endAllocateToPool(index(), pool_->id());
+    // The use of the pool that its beginning counted.
+    c10::cuda::CUDACachingAllocator::releasePool(index(), pool_->id());
+    // Also what a load began that has failed may still read what it has freed.
+    at::accelerator::synchronizeDevice(index());
+    unmap(chunks_of(live_ranges()));
   }
 
   size_t seal(const char *) override {
@@ -493,6 +484,8 @@ class DeviceRegion final : public packhorse_region {
   SpareChunks &spare_;
   CUdeviceptr base_ = 0;
   std::optional<at::cuda::MemPool> pool_;
+  // The capture of what is loaded into the region now.
+  std::unique_ptr<Capture> capture_;
   mutable std::mutex mutex_;
   // Offsets and sizes.
   std::map<size_t, size_t> segments_;

@@ -21,11 +21,6 @@ struct packhorse_graph {
 
 namespace {
 
-struct Capture {
-  Capture() { begin_capture(); }
-  ~Capture() { end_capture(); }
-};
-
 // Returns contiguous memory for a graph's input: the beginning of the other graph's, if there is one and it is large enough.
 at::Tensor input_memory(const at::Tensor &input, const at::Tensor *other) {
   if (other == nullptr || other->dtype() != input.dtype() || other->numel() < input.numel()) {

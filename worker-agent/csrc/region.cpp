@@ -414,9 +414,9 @@ void destroy_ended() {
 
 }  // namespace
 
-void begin_capture() { capturing.lock(); }
+Capture::Capture() { capturing.lock(); }
 
-void end_capture() {
+Capture::~Capture() {
   capturing.unlock();
   destroy_ended();
 }

@@ -52,8 +52,12 @@ struct packhorse_region {
 
 // Begins what libtorch counts as the capture of a device's allocations: loading into a region, or recording a graph. While one is under way no pool of
 // memory may end, or the process ends. So one is at a time, and what was to end meanwhile ends after it.
-void begin_capture();
-void end_capture();
+struct Capture {
+  Capture();
+  Capture(const Capture &) = delete;
+  Capture &operator=(const Capture &) = delete;
+  ~Capture();
+};
 
 // Destroys a region, or has it be destroyed once no capture is under way.
 void end_region(packhorse_region *region);

@@ -1,9 +1,9 @@
-//! What a cluster has.
+//! The state of a cluster.
 
 use packhorse_api::{KeyView, ModelView, NodeView, PolicyView};
 use packhorse_cluster::{ModelName, ModelVersion};
 
-/// What a cluster has of what files can declare. What is `None` is not asked for, and not compared.
+/// The state of a cluster, as far as files can declare it. What is `None` is not asked for, and not compared.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// All versions of all models. Those with a declared `postprocess` have the names of their classes.

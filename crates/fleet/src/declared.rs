@@ -1,4 +1,4 @@
-//! What files declare.
+//! The declarations of files.
 
 use std::collections::{BTreeMap, BTreeSet};
 

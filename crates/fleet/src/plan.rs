@@ -21,9 +21,9 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// The number of declared versions, splits, keys, nodes and policies that are as they are declared.
     pub unchanged: usize,
-    /// What the cluster has and the files do not name, and stays.
+    /// The parts of the cluster that the files do not name, and that stay.
     pub unnamed: Vec<Unnamed>,
-    /// What shall be removed, and cannot be yet.
+    /// The parts that shall be removed, and cannot be yet.
     pub held: Vec<Held>,
     /// The declarations that cannot be compared, because the cluster has nothing of their name.
     pub problems: Vec<RepositoryProblem>,

@@ -13,7 +13,7 @@ use sqlx::{
 };
 use tokio::time::timeout;
 
-/// What a statement returns: rows, and how many it has changed.
+/// The results of a statement: rows, and how many it has changed.
 pub(super) type Steps<'e> = BoxStream<'e, Result<Either<AnyQueryResult, AnyRow>, Error>>;
 
 /// A pool of connections, on which statements run alone.

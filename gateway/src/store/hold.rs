@@ -48,7 +48,7 @@ struct Shared {
     url: PostgresUrl,
     /// The random identity of this process's hold.
     id: String,
-    /// What is said of this process to others.
+    /// The words about this process for others.
     name: String,
     /// The session that has the lock; `None` once it was lost.
     session: Mutex<Option<PgConnection>>,

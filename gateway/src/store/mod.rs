@@ -73,7 +73,7 @@ pub struct Store {
     act: Option<Arc<Act>>,
 }
 
-/// What an engine needs beside the connections.
+/// The needs of an engine beside the connections.
 #[derive(Clone, Debug)]
 enum Engine {
     Sqlite(Keeper),

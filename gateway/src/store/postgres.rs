@@ -18,7 +18,7 @@ use super::{
 /// The time for which the server may not answer a statement.
 const PATIENCE: Patience = Patience(Some(Duration::from_secs(10)));
 
-/// What every session is told. A statement that waits for longer is as good as a database that is away, a transaction whose client is cut off
+/// The settings of every session. A statement that waits for longer is as good as a database that is away, a transaction whose client is cut off
 /// does not keep the next one waiting, and what is acknowledged is on the disk, whatever the server does for others.
 const SETTINGS: &str = "SET statement_timeout = 8000; SET lock_timeout = 5000; SET idle_in_transaction_session_timeout = 8000; \
      SET default_transaction_isolation = 'read committed'; \

@@ -1,6 +1,6 @@
 //! The tables of the database, for what treats them all alike.
 
-/// What a column contains.
+/// The contents of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     /// A whole number.

@@ -24,7 +24,7 @@ use super::{
 
 /// The number of rows that one statement inserts.
 const INSERTED_AT_ONCE: usize = 32;
-/// What a holder is told of this.
+/// The words about this for another holder.
 const PROGRAM: &str = "packhorse store migrate";
 
 /// The reason why a cluster is not moved.

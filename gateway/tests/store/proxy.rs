@@ -18,7 +18,7 @@ use tokio::{
 /// The statement of a round trip that has none.
 const PING: &str = "nothing";
 
-/// What becomes of a round trip.
+/// The fate of a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The server never gets it: its session is ended first.

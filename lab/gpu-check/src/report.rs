@@ -307,6 +307,12 @@ impl Report {
     }
 }
 
+/// Returns the middle one of values, or the greater of the two in the middle; not a number if there are none.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

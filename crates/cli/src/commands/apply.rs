@@ -71,7 +71,7 @@ impl Differs {
     pub(crate) const EXIT_STATUS: u8 = 4;
 }
 
-/// What came of it, for programs.
+/// The outcome, for programs.
 #[derive(Serialize)]
 struct Report<'a> {
     dry_run: bool,

@@ -10,7 +10,7 @@ use crate::{
     models::{self, Model},
     part::Part,
     process::now,
-    report::{Section, Target},
+    report::{Section, Target, median},
 };
 
 pub(crate) struct Pools;
@@ -30,7 +30,7 @@ const SERVES_LIMIT: Duration = Duration::from_mins(2);
 /// The target of a request whose weights come first, over one whose weights are there and the copy.
 const MOST_OVER_COPY: f64 = 1.2;
 
-/// What the requests to the copies took.
+/// The times of the requests to the copies.
 #[derive(Default)]
 struct Times {
     /// Those that found the weights of another model in the place of theirs, in milliseconds.
@@ -170,9 +170,4 @@ fn report(
         target,
     );
     Ok(())
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -4,7 +4,7 @@ use crate::{
     host::{Backend, Host},
     models::{self, MAIN_MODELS, Model},
     part::Part,
-    report::{Section, Target},
+    report::{Section, Target, median},
     worker_bench::{Bench, Mode, Turn},
 };
 
@@ -83,10 +83,4 @@ fn measure(
     let median_of = |value: fn(&Turn) -> f64| median(measured.iter().map(value).collect());
     let ratio = median_of(|turn| turn.requests_per_s / turn.tight_requests_per_s);
     Ok((median_of(|turn| turn.tight_requests_per_s), ratio))
-}
-
-/// Returns the middle value of an odd number of values.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_unstable_by(f64::total_cmp);
-    values[values.len() / 2]
 }

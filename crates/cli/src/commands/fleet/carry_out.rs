@@ -19,7 +19,7 @@ use super::declare::Declared;
 /// The most files that are uploaded at the same time.
 const UPLOADS: usize = 8;
 
-/// What came of the steps.
+/// The outcome of the steps.
 #[derive(Debug, Default)]
 pub(in crate::commands) struct Outcome {
     /// The number of steps that were carried out.

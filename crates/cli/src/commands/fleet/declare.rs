@@ -22,7 +22,7 @@ use crate::commands::model::{
     upload::hash_artifact,
 };
 
-/// What holds for models without a registration.
+/// The properties of models without a registration.
 #[derive(Clone, Debug)]
 pub(in crate::commands) struct Undescribed {
     /// The latency objective in milliseconds of those whose file says none.
@@ -35,7 +35,7 @@ pub(in crate::commands) struct Undescribed {
 #[derive(Debug, Default)]
 pub(in crate::commands) struct Declared {
     pub(in crate::commands) fleet: Fleet,
-    /// What is wrong in the files.
+    /// The mistakes in the files.
     pub(in crate::commands) problems: Vec<RepositoryProblem>,
     /// The files that the versions need, and the folder of each.
     pub(super) files: BTreeMap<(ModelName, ModelVersion), VersionFiles>,
